@@ -1,0 +1,1 @@
+"""Retinue: subagents that can be trusted."""

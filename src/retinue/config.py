@@ -1,0 +1,202 @@
+"""What people configure: plain, immutable values. Nothing here does anything."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum, StrEnum
+from typing import Any, Final, Literal, Self, TypeAlias
+
+from retinue.errors import ConfigurationError
+
+__all__ = [
+    "MAX_SPAWN_DEPTH",
+    "UNSET",
+    "AgentConfig",
+    "AgentInvocationModePolicy",
+    "AgentRunConfig",
+    "ChatClientConfig",
+    "ClientsConfig",
+    "Limits",
+    "PermissionRules",
+    "RuntimeContext",
+    "SubAgentContextPolicy",
+    "Unset",
+    "Verdict",
+    "WorkspaceMode",
+]
+
+MAX_SPAWN_DEPTH: Final = 3
+"""How deep a tree of delegations may be by default (D-03): children at depths 1 to 3 exist."""
+
+
+class Unset(Enum):
+    """The type of `UNSET`."""
+
+    UNSET = "unset"
+
+    def __repr__(self) -> str:
+        return "UNSET"
+
+
+UNSET: Final = Unset.UNSET
+"""The default of every parameter that the surface may fill (D-26)."""
+
+
+class SubAgentContextPolicy(StrEnum):
+    """How a child's conversation begins (H-17). Not to be confused with `WorkspaceMode` or `SubAgentRunConfig.isolated()`."""
+
+    FORK = "fork"
+    FRESH = "fresh"
+    ISOLATED = "isolated"
+    MODEL_CHOICE = "model_choice"
+
+
+class AgentInvocationModePolicy(StrEnum):
+    """Whether a call waits for the child (H-11)."""
+
+    SYNCHRONOUS_ONLY = "synchronous_only"
+    BACKGROUND_ONLY = "background_only"
+    MODEL_CHOICE = "model_choice"
+
+
+class WorkspaceMode(StrEnum):
+    """In whose folder a roster child works (A-08 to A-11)."""
+
+    ISOLATED = "isolated"
+    SHARED = "shared"
+
+
+class Verdict(StrEnum):
+    """What the permission gate says, in the order deny < ask < allow (M10)."""
+
+    DENY = "deny"
+    ASK = "ask"
+    ALLOW = "allow"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PermissionRules:
+    """A set of rules, each `tool` or `tool(glob of its main argument)`; the tool's name may be a glob as well.
+
+    Inside one set deny beats ask beats allow; a set in which nothing matches has no opinion (M10).
+
+    >>> PermissionRules(allow=["read_file"], ask=["write_file(src/*)"], deny=["execute"])
+    """
+
+    allow: Sequence[str] = ()
+    ask: Sequence[str] = ()
+    deny: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("allow", "ask", "deny"):
+            value = getattr(self, name)
+            if isinstance(value, str):
+                raise ConfigurationError(
+                    f"`PermissionRules({name}=…)` is a list of rules, not one text",
+                    remedy=f'write `{name}=["{value}"]`',
+                )
+            object.__setattr__(self, name, tuple(value))
+        for rule in (*self.allow, *self.ask, *self.deny):
+            tool, bracket, rest = rule.partition("(")
+            if not tool.strip() or (bracket and not rest.endswith(")")):
+                raise ConfigurationError(
+                    f"permission rule `{rule}` cannot be read",
+                    code="invalid_permission_rule",
+                    remedy="write `tool` or `tool(glob of its main argument)`",
+                )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Limits of a tree, on by default (D-30). A refusal names the setting.
+
+    `max_children` is how many children may be at work at once (the rest queue), `max_tree_children` how many there may be
+    in the whole tree, `max_depth` how deep it may be, `stop_grace` (seconds) how long a cancel waits for what is running,
+    `tool_threads` how many synchronous tools run at once.
+    """
+
+    max_children: int = 16
+    max_tree_children: int = 200
+    max_depth: int = MAX_SPAWN_DEPTH
+    stop_grace: float = 5.0
+    tool_threads: int = 8
+
+    def __post_init__(self) -> None:
+        for name in ("max_children", "max_tree_children", "tool_threads"):
+            if getattr(self, name) < 1:
+                raise ConfigurationError(f"`Limits({name}=…)` must be at least 1", remedy="leave it out for the default")
+        if self.max_depth < 0 or self.stop_grace < 0:
+            raise ConfigurationError("`Limits(max_depth=…, stop_grace=…)` must not be negative", remedy="leave it out")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatClientConfig:
+    """Settings of a model's calls. None leaves a setting to the provider.
+
+    `extra` is sent as further top-level keys of the request body, for what one provider alone understands.
+    """
+
+    temperature: float | None = None
+    top_p: float | None = None
+    max_tokens: int | None = None
+    model: str | None = None
+    stop: Sequence[str] = ()
+    extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientsConfig:
+    """The clients of a run, by family. Chat is the one that this version calls."""
+
+    chat: ChatClientConfig = ChatClientConfig()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentRunConfig:
+    """What one run adds to an agent's own configuration."""
+
+    clients: ClientsConfig = ClientsConfig()
+
+    def with_chat(self, **changes: Any) -> Self:
+        """A copy with these settings of the chat client changed, for example `with_chat(temperature=0.1)`."""
+        return replace(self, clients=replace(self.clients, chat=replace(self.clients.chat, **changes)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentConfig:
+    """The serialisable form of an agent: who it is, what it is told, how far it goes.
+
+    `name` is for display; `model` None takes the parent's.
+    """
+
+    name: str
+    instructions: str = ""
+    model: str | None = None
+    max_iters: int = 10
+    max_subagent_depth: int = MAX_SPAWN_DEPTH
+    chat: ChatClientConfig = ChatClientConfig()
+
+    def __post_init__(self) -> None:
+        if not self.name.strip():
+            raise ConfigurationError("`AgentConfig(name=…)` is blank", remedy="give the agent a name to show")
+        if self.max_iters < 1:
+            raise ConfigurationError("`AgentConfig(max_iters=…)` must be at least 1", remedy="leave it out for 10")
+        if self.max_subagent_depth < 0:
+            raise ConfigurationError("`AgentConfig(max_subagent_depth=…)` must not be negative", remedy="use 0 to forbid")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeContext:
+    """On whose behalf a run is, and what its tools may look up (`ToolContext.get`).
+
+    `user_id` and `session_id` scope everything that is stored (invariant 8). `attributes` reach every child.
+    """
+
+    user_id: str | None = None
+    session_id: str | None = None
+    thread_id: str | None = None
+    attributes: Mapping[str, object] = field(default_factory=dict[str, object])
+
+
+ContextPolicy: TypeAlias = SubAgentContextPolicy | Literal["fork", "fresh", "isolated", "model_choice"]
+ModePolicy: TypeAlias = AgentInvocationModePolicy | Literal["synchronous_only", "background_only", "model_choice"]
+WorkspaceModeName: TypeAlias = WorkspaceMode | Literal["isolated", "shared"]

@@ -1,0 +1,166 @@
+"""What a ledger promises, in words and types. Backends keep it; `retinue.testing.conformance` proves it for any of them.
+
+Writing is one method, `commit`. Commits handed in by one task in order are carried out in that order. Reading is separate and
+sees every commit whose receipt was given. A ledger belongs to one event loop; several processes may use one store.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from retinue.ops import Draft, Op, Receipt, Record
+from retinue.rows import InvocationRow, Mail, OwnerRow, RequestRow, RunRow, ThreadKey, ThreadRow
+from retinue.states import RequestState, RunState
+
+__all__ = ["Journal", "Ledger"]
+
+
+class Journal(msgspec.Struct, frozen=True):
+    """A thread's whole history in its current generation, forks and generations resolved (M12).
+
+    `inherited` are the records of the base segments, oldest first, as they stand in the threads they come from;
+    `own` those of this thread's current generation, seq 1 to `row.head`.
+    """
+
+    row: ThreadRow
+    inherited: tuple[Record, ...]
+    own: tuple[Record, ...]
+
+
+class Ledger(Protocol):
+    """The store of threads, events, runs, invocations, requests, mail, session state, blobs and owners."""
+
+    url: str
+    """Where it is, as `--ledger` takes it: `memory`, `sqlite:///path`."""
+
+    async def open(self) -> None:
+        """Open the store, creating it if it is not there. Idempotent.
+
+        Raises:
+            LedgerUnavailable: not readable, not writable, of a newer version.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Finish the commits in flight and release every file, thread and lock. Idempotent."""
+        ...
+
+    async def commit(self, ops: Sequence[Op]) -> Receipt:
+        """Carry out all ops or none, durably (M1).
+
+        Must not be abandoned: a caller that is cancelled while it waits first learns the commit's fate
+        (`commit` shields itself and re-raises the cancellation after the outcome is known).
+
+        Raises:
+            LedgerConflict: a condition did not hold; `op` says which.
+            LedgerUnavailable: disk full, closed.
+        """
+        ...
+
+    async def thread(self, key: ThreadKey) -> ThreadRow | None:
+        """The row of a thread that is not deleted, or None."""
+        ...
+
+    async def child_thread(
+        self, parent: ThreadKey, *, agent_key: str | None = None, label: str | None = None
+    ) -> ThreadRow | None:
+        """The roster child of any thread in `parent`'s session with this agent key, or with this label (case folded)."""
+        ...
+
+    async def threads(
+        self, *, user: str | None = None, session: str | None = None, hidden: bool = False, limit: int = 100
+    ) -> list[ThreadRow]:
+        """Threads, newest `updated_at` first. `user` None: of every user. Hidden ones only if asked for, deleted ones never."""
+        ...
+
+    async def children(self, parent: ThreadKey) -> list[ThreadRow]:
+        """Threads whose `parent` is this one, oldest first, hidden ones too."""
+        ...
+
+    async def journal(self, key: ThreadKey) -> Journal | None:
+        """The whole history of a thread, or None if there is no such thread."""
+        ...
+
+    async def records(self, key: ThreadKey, *, generation: int, after: int = 0, limit: int | None = None) -> list[Record]:
+        """Records of one generation with seq > `after`, in order. A viewer's cursor."""
+        ...
+
+    async def run(self, run_id: str) -> RunRow | None:
+        """The row of a run."""
+        ...
+
+    async def last_run(self, key: ThreadKey) -> RunRow | None:
+        """The run that was started last on a thread."""
+        ...
+
+    async def runs(
+        self, *, states: Sequence[RunState] = (), roots_only: bool = False, user: str | None = None, limit: int = 100
+    ) -> list[RunRow]:
+        """Runs, newest first, of the given states (none given: all)."""
+        ...
+
+    async def tree(self, root_run: str) -> list[RunRow]:
+        """All runs whose root is `root_run`, itself included, oldest first."""
+        ...
+
+    async def cancel_intent(self, lineage: Sequence[str]) -> str | None:
+        """The reason of a cancel intent on any run of a lineage, or None (M8)."""
+        ...
+
+    async def invocation(self, invocation_id: str) -> InvocationRow | None:
+        """The row of a delegation."""
+        ...
+
+    async def invocations(
+        self, *, parent_run: str | None = None, root_run: str | None = None, child: ThreadKey | None = None
+    ) -> list[InvocationRow]:
+        """Delegations by the run that made them, by tree, or by the child's thread, oldest first."""
+        ...
+
+    async def request(self, request_id: str) -> RequestRow | None:
+        """The row of a request."""
+        ...
+
+    async def requests(
+        self,
+        *,
+        root_run: str | None = None,
+        root: ThreadKey | None = None,
+        user: str | None = None,
+        session: str | None = None,
+        state: RequestState | None = None,
+    ) -> list[RequestRow]:
+        """Requests by tree, by root thread, or by the root thread's user and session, oldest first."""
+        ...
+
+    async def mail(self, key: ThreadKey) -> list[Mail]:
+        """What lies in a thread's mailbox, oldest first."""
+        ...
+
+    async def draft(self, key: ThreadKey) -> Draft | None:
+        """The newest draft of a thread."""
+        ...
+
+    async def blob(self, digest: str) -> bytes | None:
+        """The bytes with this hash."""
+        ...
+
+    async def state(self, user: str, session: str) -> dict[str, bytes]:
+        """Session-wide state as raw JSON by name."""
+        ...
+
+    async def owner(self, owner_id: str) -> OwnerRow | None:
+        """The row of an owner."""
+        ...
+
+    async def owner_alive(self, owner_id: str) -> bool:
+        """Whether the process of this owner lives (M7). False for one that is not registered."""
+        ...
+
+    async def purge(self, key: ThreadKey) -> int:
+        """Remove a thread, its journal, drafts and mail for good, after copying what live forks refer to into them (M12).
+
+        Returns how many records were removed. Raises `LedgerConflict` (`state`) while the thread has an unfinished run.
+        """
+        ...

@@ -1,0 +1,127 @@
+"""The messages of a conversation, as a model sees them: plain data, independent of any provider.
+
+A conversation is a sequence of `UserMessage`, `AssistantMessage` and `ToolResult`. Each call of an assistant message has
+exactly one result, adjacent and in call order (invariant 6). `Entry` wraps one of them with the bytes an adapter made of it.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from retinue.states import ResultStatus
+
+__all__ = [
+    "ZERO_USAGE",
+    "AssistantMessage",
+    "CallRef",
+    "Entry",
+    "Message",
+    "ToolCall",
+    "ToolResult",
+    "Usage",
+    "UserMessage",
+]
+
+
+class CallRef(msgspec.Struct, frozen=True, array_like=True):
+    """A call's identity: the assistant message and the place in it. Provider ids repeat, this does not (M4)."""
+
+    message_id: str
+    index: int
+
+
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """One call that a model asked for.
+
+    `id` goes to the wire and is unique in its thread; `provider_id` is what the provider sent, kept where it differs.
+    `arguments` is the JSON text as sent, also where it is not valid JSON.
+    """
+
+    id: str
+    name: str
+    arguments: str = "{}"
+    provider_id: str | None = None
+
+
+class UserMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", tag_field="role", tag="user"):
+    """What a person or a parent agent wrote. A `notice` is written by the harness (background result, roster change)."""
+
+    id: str
+    text: str
+    notice: str | None = None
+
+
+class AssistantMessage(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", tag_field="role", tag="assistant"
+):
+    """What a model answered: text, reasoning, calls, and `extras` that its provider wants back unchanged.
+
+    `provider` names whose extras they are; another provider is not sent them.
+    """
+
+    id: str
+    text: str = ""
+    reasoning: str | None = None
+    calls: tuple[ToolCall, ...] = ()
+    provider: str | None = None
+    extras: dict[str, Any] = {}
+
+
+class ToolResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", tag_field="role", tag="tool"):
+    """The answer to one call. `call_id` is the `ToolCall.id` it answers."""
+
+    call: CallRef
+    call_id: str
+    name: str
+    content: str
+    status: ResultStatus = ResultStatus.OK
+
+
+Message: TypeAlias = UserMessage | AssistantMessage | ToolResult
+
+
+class Entry:
+    """A message in a history, with the bytes that the adapter of one wire format made of it (M11).
+
+    Histories share entries between turns and forks, so a message is encoded once.
+    """
+
+    __slots__ = ("message", "wire", "wire_format")
+
+    def __init__(self, message: Message) -> None:
+        self.message = message
+        self.wire_format: str | None = None
+        self.wire: bytes = b""
+
+    def encoded(self, wire_format: str, encode: "Callable[[Message], bytes]") -> bytes:
+        """The bytes of this message in `wire_format`, made by `encode` the first time."""
+        if self.wire_format != wire_format:
+            self.wire = encode(self.message)
+            self.wire_format = wire_format
+        return self.wire
+
+    def __repr__(self) -> str:
+        return f"Entry({self.message!r})"
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """Tokens of model calls. `cached_tokens` are those of `input_tokens` that the provider had cached."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    calls: int = 0
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(
+            input_tokens=self.input_tokens + other.input_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            cached_tokens=self.cached_tokens + other.cached_tokens,
+            calls=self.calls + other.calls,
+        )
+
+
+ZERO_USAGE = Usage()
+
+FinishReason: TypeAlias = Literal["stop", "tool_calls", "length", "content_filter", "other"]

@@ -1,0 +1,110 @@
+"""What a chat model is: one coroutine that answers a request, telling deltas as they come."""
+
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any, Protocol, TypeAlias
+
+import msgspec
+
+from retinue.config import ChatClientConfig
+from retinue.messages import Entry, FinishReason, ToolCall, Usage
+
+__all__ = [
+    "ChatModel",
+    "Delta",
+    "Emit",
+    "Envelope",
+    "ModelAnswer",
+    "ModelRequest",
+    "ReasoningDelta",
+    "TextDelta",
+    "ToolSpec",
+]
+
+
+class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool as a model sees it. `parameters` is a JSON schema of type object."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+
+
+class Envelope(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of a request before the conversation: the same, byte for byte, until compaction (M11).
+
+    `wire` is a place for an adapter to keep the bytes it made, by format.
+    """
+
+    instructions: str
+    tools: tuple[ToolSpec, ...]
+    settings: ChatClientConfig = ChatClientConfig()
+    digest: str = ""
+    wire: dict[str, Any] = {}
+
+
+class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Envelope, history, tail. `tail` is volatile text after the conversation. `tools_allowed` False asks for text only:
+    the tools stay in the envelope, so that the prefix does not move."""
+
+    envelope: Envelope
+    history: Sequence[Entry]
+    agent_id: str
+    run_id: str
+    step: int
+    depth: int = 0
+    tail: str = ""
+    tools_allowed: bool = True
+
+
+class TextDelta(msgspec.Struct, frozen=True, gc=False):
+    """Some more text of the answer."""
+
+    text: str
+
+
+class ReasoningDelta(msgspec.Struct, frozen=True, gc=False):
+    """Some more reasoning."""
+
+    text: str
+
+
+Delta: TypeAlias = TextDelta | ReasoningDelta
+Emit: TypeAlias = Callable[[Delta], None]
+
+
+class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole answer. `calls` hold the provider's own ids; `extras` go back to the same provider with the message.
+
+    `cost` is None where the price is not known.
+    """
+
+    text: str = ""
+    reasoning: str | None = None
+    calls: tuple[ToolCall, ...] = ()
+    usage: Usage = Usage()
+    cost: Decimal | None = None
+    finish_reason: FinishReason = "stop"
+    extras: dict[str, Any] = {}
+    model: str | None = None
+
+
+class ChatModel(Protocol):
+    """A model that can be asked. Implementations own no state of a conversation."""
+
+    provider: str
+    """Who serves it, for errors, prices and extras: `openai`, `127.0.0.1:8080`, `scripted`."""
+    name: str
+    """The model's name at that provider."""
+
+    async def answer(self, request: ModelRequest, emit: Emit) -> ModelAnswer:
+        """Ask once. Deltas go to `emit` in order; the answer returned is complete, or nothing is.
+
+        Raises:
+            ModelError: naming provider, model, whether a retry may help, and what to do.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Release connections. Idempotent."""
+        ...
