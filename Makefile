@@ -1,25 +1,8 @@
-# The same targets here and in CI; `python3 dev.py test` runs them on a fresh machine.
-.PHONY: setup check test format demo bench
-PY := .venv/bin/python
+# The same targets here and in CI. Each one sets up `.venv` first if it has to; without make: `python3 dev.py <target>`.
+.PHONY: demo test check format setup bench
 
-setup:
-	python3 dev.py setup
+demo test check format setup:
+	@python3 dev.py $@
 
-format:
-	$(PY) -m ruff format .
-	$(PY) -m ruff check --fix .
-
-check:
-	$(PY) -m ruff format --check .
-	$(PY) -m ruff check .
-	.venv/bin/lint-imports
-	.venv/bin/pyright
-
-test:
-	$(PY) -m pytest -n 2 --cov --cov-report=term
-
-demo:
-	.venv/bin/retinue demo
-
-bench:
-	$(PY) -m benchmarks
+bench: setup
+	@.venv/bin/python -m benchmarks
