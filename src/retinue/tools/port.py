@@ -5,7 +5,7 @@ runs code. The loop above decides whether, when and how often; this floor only k
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -13,6 +13,9 @@ from retinue.config import Verdict
 from retinue.messages import CallRef
 from retinue.models.port import ToolSpec
 from retinue.states import ResultStatus
+
+if TYPE_CHECKING:  # only carried here
+    from retinue.tools.pool import ToolThreads
 
 __all__ = ["Capability", "Tool", "ToolContext", "ToolFlags", "ToolOutput"]
 
@@ -66,7 +69,7 @@ class ToolContext:
     """What a running tool may know and do. A tool gets it through a parameter annotated `ToolContext`.
 
     `idempotency_key` is stable over attempts: hand it to the service you call. `progress` shows a line to viewers.
-    After a cancel the context is closed and `progress` does nothing.
+    After a cancel the context is closed and `progress` does nothing. `threads` is where synchronous tools run.
     """
 
     __slots__ = (
@@ -80,6 +83,7 @@ class ToolContext:
         "path",
         "run_id",
         "session_id",
+        "threads",
         "user_id",
     )
 
@@ -95,6 +99,7 @@ class ToolContext:
         attempt: int,
         attributes: Mapping[str, object] | None = None,
         report: Callable[[str], None] | None = None,
+        threads: "ToolThreads | None" = None,
     ) -> None:
         self.agent_id = agent_id
         self.user_id = user_id
@@ -104,6 +109,7 @@ class ToolContext:
         self.call = call
         self.attempt = attempt
         self.cancelled = False
+        self.threads = threads
         self.idempotency_key = f"{call.message_id}:{call.index}"
         self._attributes: Mapping[str, object] = attributes or {}
         self._report = report

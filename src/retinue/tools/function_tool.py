@@ -1,0 +1,184 @@
+"""A tool made of a Python function: what was declared, and how it is called."""
+
+import asyncio
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from retinue.config import Verdict
+from retinue.errors import ConfigurationError
+from retinue.ids import check_tool_name
+from retinue.models.port import ToolSpec
+from retinue.states import ResultStatus
+from retinue.tools.docstrings import parse_docstring
+from retinue.tools.errors import BadArguments
+from retinue.tools.pool import ToolThreads
+from retinue.tools.port import ToolContext, ToolFlags, ToolOutput
+from retinue.tools.results import error_text, result_of
+from retinue.tools.schema import Signature, check_declaration, location, read_signature
+
+if TYPE_CHECKING:  # it imports pydantic
+    from retinue.tools.arguments import Arguments
+
+__all__ = ["FunctionTool", "ToolDeclaration"]
+
+
+class ToolDeclaration:
+    """What `@tool` knows of a function. Checked when made; types are resolved and the schema is built at first use, once.
+
+    Raises:
+        ConfigurationError: the function cannot be a tool; names it and the parameter.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        flags: ToolFlags | None = None,
+        name: str | None = None,
+        description: str | None = None,
+    ) -> None:
+        check_declaration(function)
+        self.function = function
+        self.where = location(function)
+        self.name = check_tool_name(name or function.__name__, where=f"the name of tool `{self.where}`,")
+        self._docstring = parse_docstring(function.__doc__)
+        self.description = self._docstring.text if description is None else inspect.cleandoc(description)
+        self._flags = flags or ToolFlags()
+        main = self._flags.main_argument
+        if main is not None and main not in inspect.signature(function).parameters:
+            raise ConfigurationError(
+                f"tool `{self.where}` has no parameter `{main}`, which is its `main_argument`",
+                code="invalid_tool",
+                remedy="name one of its parameters",
+            )
+
+    @functools.cached_property
+    def signature(self) -> Signature:
+        """Its parameters with resolved types."""
+        return read_signature(self.function, self._docstring.parameters)
+
+    @functools.cached_property
+    def flags(self) -> ToolFlags:
+        """The author's flags, with the main argument filled in."""
+        names = [parameter.name for parameter in self.signature.parameters]
+        main = self._flags.main_argument or (names[0] if names else None)
+        return ToolFlags(
+            read_only=self._flags.read_only,
+            idempotent=self._flags.idempotent,
+            replayable=self._flags.replayable,
+            need=self._flags.need,
+            main_argument=main,
+        )
+
+    @functools.cached_property
+    def arguments(self) -> "Arguments":
+        """The check of its arguments. Imports pydantic."""
+        from retinue.tools.arguments import Arguments
+
+        return Arguments(self.name, self.signature.parameters, where=self.where)
+
+    @functools.cached_property
+    def spec(self) -> ToolSpec:
+        """How the model sees it."""
+        return ToolSpec(name=self.name, description=self.description, parameters=self.arguments.schema)
+
+
+class FunctionTool:
+    """A `Tool` that calls a function: on the loop if it is async, else in the context's `ToolThreads`.
+
+    `function` is what is called (a bound method, say); the declaration's function where it is left out. `reference` is the
+    import reference of the member, or None where it has none. `limit_verdict` answers `always`.
+    """
+
+    def __init__(
+        self,
+        declaration: ToolDeclaration,
+        function: Callable[..., Any] | None = None,
+        *,
+        reference: str | None = None,
+        limit_verdict: Callable[[Mapping[str, Any]], Verdict] | None = None,
+    ) -> None:
+        self._declaration = declaration
+        self._function = function or declaration.function
+        self.reference = reference
+        self._limit_verdict = limit_verdict
+
+    def __repr__(self) -> str:
+        return f"FunctionTool({self.name}, {self._declaration.where})"
+
+    @property
+    def name(self) -> str:
+        """See `Capability`."""
+        return self._declaration.name
+
+    @property
+    def description(self) -> str:
+        """See `Capability`."""
+        return self._declaration.description
+
+    @property
+    def spec(self) -> ToolSpec:
+        """See `Tool`. Built once.
+
+        Raises:
+            ConfigurationError: a type hint cannot be resolved or expressed; names the function.
+        """
+        return self._declaration.spec
+
+    @property
+    def flags(self) -> ToolFlags:
+        """See `Tool`."""
+        return self._declaration.flags
+
+    @property
+    def blocking(self) -> bool:
+        """See `Tool`: true for a function that is not async."""
+        return not inspect.iscoroutinefunction(self._function)
+
+    def always(self, arguments: Mapping[str, Any]) -> Verdict:
+        """See `Tool`."""
+        return Verdict.ALLOW if self._limit_verdict is None else self._limit_verdict(arguments)
+
+    async def run(self, arguments: str, context: ToolContext) -> ToolOutput:
+        """See `Tool`.
+
+        Raises:
+            ConfigurationError: the function is not async and the context has no `threads`.
+        """
+        threads = context.threads
+        if self.blocking and threads is None:
+            raise ConfigurationError(
+                f"tool `{self.name}` is not async, and its context has no `threads`",
+                code="no_tool_threads",
+                remedy="pass `ToolContext(threads=ToolThreads(…))`",
+            )
+        try:
+            values = self._declaration.arguments.parse(arguments)
+            if self._declaration.signature.context is not None:
+                values[self._declaration.signature.context] = context
+            return result_of(await self._call(values, context, threads))
+        except BadArguments as error:
+            return ToolOutput(content=str(error), status=ResultStatus.ERROR)
+        except Exception as error:  # noqa: BLE001 - whatever a tool raises is for the model
+            return ToolOutput(content=error_text(self.name, error), status=ResultStatus.ERROR)
+        except asyncio.CancelledError:
+            if _cancel_requested():
+                raise
+            text = f"`{self.name}` failed: something that it waited for was cancelled"
+            return ToolOutput(content=text, status=ResultStatus.ERROR)
+
+    async def _call(self, values: dict[str, Any], context: ToolContext, threads: ToolThreads | None) -> object:
+        if threads is None or not self.blocking:
+            value = self._function(**values)
+        else:
+            call = functools.partial(self._function, **values)
+            value = await threads.run(call, name=self.name, owner=context.run_id)
+        return await value if inspect.isawaitable(value) else value
+
+
+def _cancel_requested() -> bool:
+    """Whether somebody cancels this task; else the cancellation came from inside the tool."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0

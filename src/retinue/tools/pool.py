@@ -1,0 +1,245 @@
+"""Threads for synchronous tools: bounded, owned by the runtime, and known by name while they run.
+
+A thread cannot be killed. When the waiting task is cancelled the wait ends at once, the thread goes on, and the pool
+still knows what runs in it (M8).
+"""
+
+import asyncio
+import contextvars
+import functools
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+from retinue.clock import Clock
+from retinue.errors import ConfigurationError, RetinueError
+
+__all__ = ["RunningCall", "ToolThreads"]
+
+T = TypeVar("T")
+
+_JOIN_SECONDS = 1.0
+"""How long `close` waits for a worker that has nothing to do; it ends within microseconds."""
+
+
+class RunningCall(NamedTuple):
+    """A call that occupies a thread. `abandoned` means that nobody waits for it any more."""
+
+    id: int
+    name: str
+    owner: str
+    abandoned: bool
+
+
+class _Outcome(NamedTuple):
+    value: Any = None
+    error: BaseException | None = None
+
+
+class _Job:
+    """One call. Its fields change only under the pool's lock."""
+
+    __slots__ = ("abandoned", "call", "future", "id", "loop", "name", "owner", "thread")
+
+    def __init__(self, job_id: int, name: str, owner: str, call: Callable[[], Any]) -> None:
+        self.id = job_id
+        self.name = name
+        self.owner = owner
+        self.call = call
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[_Outcome] = self.loop.create_future()
+        self.thread: threading.Thread | None = None
+        self.abandoned = False
+
+    def deliver(self, outcome: _Outcome) -> None:
+        """Tell the waiting task, from any thread."""
+        _call_in(self.loop, functools.partial(_settle, self.future, outcome))
+
+    @property
+    def view(self) -> RunningCall:
+        return RunningCall(self.id, self.name, self.owner, self.abandoned)
+
+
+class ToolThreads:
+    """At most `limit` synchronous calls at once; the rest wait in order.
+
+    A call whose waiter was cancelled no longer counts, so that stuck tools do not stop the others: there are never more
+    than twice `limit` threads. Threads start when they are needed and are daemons: they never hold up the end of the process.
+    """
+
+    def __init__(self, limit: int, *, name: str = "retinue-tool") -> None:
+        if limit < 1:
+            raise ConfigurationError("`ToolThreads(limit=…)` must be at least 1", remedy="leave at least one thread")
+        self._limit = limit
+        self._name = name
+        self._changed = threading.Condition()
+        self._queue: deque[_Job] = deque()
+        self._running: dict[int, _Job] = {}
+        self._threads: set[threading.Thread] = set()
+        self._free = 0
+        self._started = 0
+        self._last_id = 0
+        self._closed = False
+        self._watchers: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None], str | None]] = []
+
+    async def run(self, function: Callable[..., T], /, *args: Any, name: str | None = None, owner: str = "") -> T:
+        """Call `function(*args)` in a thread, with the caller's context variables, and return what it returns.
+
+        `name` and `owner` (a run id, say) are what `running` shows. Cancelling the wait raises at once; a call that has not
+        started then never does.
+
+        Raises:
+            RetinueError: `tool_threads_closed`, the pool is closed.
+        """
+        call = functools.partial(contextvars.copy_context().run, function, *args)
+        with self._changed:
+            if self._closed:
+                raise _closed_error()
+            self._last_id += 1
+            job = _Job(self._last_id, name or getattr(function, "__qualname__", "call"), owner, call)
+            self._queue.append(job)
+            self._grow()
+            self._changed.notify()
+        try:
+            outcome = await job.future
+        except BaseException:
+            self._abandon(job)
+            raise
+        if outcome.error is not None:
+            try:
+                raise outcome.error
+            finally:  # the traceback holds this frame: without this the pair lives until the next collection
+                del outcome
+        return outcome.value
+
+    def running(self, owner: str | None = None) -> list[RunningCall]:
+        """The calls that occupy a thread now, oldest first; of one owner, or all."""
+        with self._changed:
+            return [job.view for job in self._running.values() if owner in (None, job.owner)]
+
+    @property
+    def threads(self) -> int:
+        """How many threads there are."""
+        with self._changed:
+            return len(self._threads)
+
+    async def idle(self, timeout: float, clock: Clock, *, owner: str | None = None) -> bool:
+        """Wait until no call (of `owner`) occupies a thread, at most `timeout` seconds. True if so."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+        watcher = (loop, done, owner)
+        with self._changed:
+            if not self._busy(owner):
+                return True
+            self._watchers.append(watcher)
+        timer = loop.create_task(_sleep(clock, timeout), name="retinue: wait for tool threads")
+        try:
+            await asyncio.wait({done, timer}, return_when=asyncio.FIRST_COMPLETED)
+            return done.done()
+        finally:
+            timer.cancel()
+            with self._changed:
+                if watcher in self._watchers:
+                    self._watchers.remove(watcher)
+
+    async def close(self, grace: float, clock: Clock) -> list[RunningCall]:
+        """End the threads. Calls that have not started are refused, running ones get `grace` seconds.
+
+        Returns those that still run: their threads are abandoned and end when they return. Idempotent.
+        """
+        with self._changed:
+            self._closed = True
+            dropped = list(self._queue)
+            self._queue.clear()
+            self._changed.notify_all()
+        for job in dropped:
+            job.deliver(_Outcome(error=_closed_error()))
+        await self.idle(grace, clock)
+        with self._changed:
+            occupied = {job.thread for job in self._running.values()}
+            ending = [thread for thread in self._threads if thread not in occupied]
+        for thread in ending:
+            thread.join(_JOIN_SECONDS)
+        return self.running()
+
+    def _busy(self, owner: str | None) -> bool:
+        return any(owner in (None, job.owner) for job in self._running.values())
+
+    def _allowed(self) -> int:
+        abandoned = sum(job.abandoned for job in self._running.values())
+        return self._limit + min(abandoned, self._limit)
+
+    def _grow(self) -> None:
+        """Start a thread if one is needed and allowed. Under the lock."""
+        if len(self._queue) <= self._free or len(self._threads) >= self._allowed():
+            return
+        self._started += 1
+        thread = threading.Thread(target=self._work, name=f"{self._name}-{self._started}", daemon=True)
+        self._threads.add(thread)
+        thread.start()
+
+    def _abandon(self, job: _Job) -> None:
+        """Nobody waits for this call any more."""
+        with self._changed:
+            if job in self._queue:
+                self._queue.remove(job)
+            job.abandoned = True
+            self._grow()
+
+    def _work(self) -> None:
+        while True:
+            job = self._next()
+            if job is None:
+                return
+            try:
+                outcome = _Outcome(value=job.call())
+            except BaseException as error:  # noqa: BLE001 - SystemExit too belongs to the one who waits
+                outcome = _Outcome(error=error)
+            self._finish(job, outcome)
+            del job, outcome  # while this thread waits it keeps nothing alive
+
+    def _next(self) -> _Job | None:
+        """The next call for this thread, or None if it should end."""
+        me = threading.current_thread()
+        with self._changed:
+            if len(self._threads) <= self._allowed():  # else: started in place of an abandoned call that has returned
+                self._free += 1
+                self._changed.wait_for(lambda: self._queue or self._closed)
+                self._free -= 1
+                if self._queue:
+                    job = self._queue.popleft()
+                    job.thread = me
+                    self._running[job.id] = job
+                    return job
+            self._threads.discard(me)
+            return None
+
+    def _finish(self, job: _Job, outcome: _Outcome) -> None:
+        with self._changed:
+            del self._running[job.id]
+            ready = [watcher for watcher in self._watchers if not self._busy(watcher[2])]
+            self._watchers = [watcher for watcher in self._watchers if watcher not in ready]
+        job.deliver(outcome)
+        for loop, future, _ in ready:
+            _call_in(loop, functools.partial(_settle, future, None))
+
+
+def _settle(future: asyncio.Future[T], value: T) -> None:
+    if not future.done():
+        future.set_result(value)
+
+
+def _call_in(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
+    try:
+        loop.call_soon_threadsafe(callback)
+    except RuntimeError:  # the loop has been closed meanwhile: nobody is left to tell
+        pass
+
+
+async def _sleep(clock: Clock, seconds: float) -> None:
+    await clock.sleep(seconds)
+
+
+def _closed_error() -> RetinueError:
+    return RetinueError("the tool threads are closed", code="tool_threads_closed", remedy="start a new runtime")
