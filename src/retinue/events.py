@@ -203,7 +203,10 @@ class SubAgentInvocationCancelledEvent(_Terminal, frozen=True, kw_only=True, omi
 
 
 class ModelCalledEvent(Event, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """One model call: usage, cost (None: price unknown), and the hash of the envelope it was sent with."""
+    """One model call: usage, cost (None: price unknown), and the hash of the envelope it was sent with.
+
+    A call that failed for good has the error's code in `error`, with `message` and `remedy`.
+    """
 
     TYPE: ClassVar[str] = "MODEL_CALLED"
     provider: str
@@ -215,6 +218,8 @@ class ModelCalledEvent(Event, frozen=True, kw_only=True, omit_defaults=True, ren
     finish_reason: str = "stop"
     duration_ms: int = 0
     error: str = ""
+    message: str = ""
+    remedy: str | None = None
 
 
 class StateSetEvent(Event, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):

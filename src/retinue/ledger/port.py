@@ -4,6 +4,7 @@ Writing is one method, `commit`. Commits handed in by one task in order are carr
 sees every commit whose receipt was given. A ledger belongs to one event loop; several processes may use one store.
 """
 
+import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -55,6 +56,13 @@ class Ledger(Protocol):
         Raises:
             LedgerConflict: a condition did not hold; `op` says which.
             LedgerUnavailable: disk full, closed.
+        """
+        ...
+
+    def submit(self, ops: Sequence[Op]) -> asyncio.Future[Receipt]:
+        """Hand a commit in without waiting: its place in the order is taken before this returns.
+
+        The future holds what `commit` would return or raise. Nobody needs to await it at once; cancelling it changes nothing.
         """
         ...
 

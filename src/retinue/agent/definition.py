@@ -1,0 +1,77 @@
+"""An agent that can run: what one run loop needs to know, resolved and immutable."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from retinue.agent.middleware import Middleware
+from retinue.agent.ports import CallHandler, Gate
+from retinue.config import ChatClientConfig
+from retinue.models.port import ChatModel, Envelope, ToolSpec
+
+__all__ = ["AgentDefinition", "envelope_from_blob", "make_envelope"]
+
+
+class _Stored(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The blob form of an envelope."""
+
+    instructions: str
+    tools: list[ToolSpec]
+    settings: dict[str, object]
+
+
+def _settings(settings: ChatClientConfig) -> dict[str, object]:
+    plain: dict[str, object] = msgspec.to_builtins(settings)
+    return plain
+
+
+def make_envelope(
+    instructions: str, tools: Mapping[str, CallHandler], settings: ChatClientConfig
+) -> tuple[Envelope, bytes]:
+    """The envelope of an agent and its blob; `digest` is the blob's SHA-256 (M11)."""
+    specs = tuple(handler.spec for handler in tools.values())
+    blob = msgspec.json.encode(_Stored(instructions, list(specs), _settings(settings)))
+    digest = hashlib.sha256(blob).hexdigest()
+    return Envelope(instructions=instructions, tools=specs, settings=settings, digest=digest, wire={}), blob
+
+
+def envelope_from_blob(blob: bytes, digest: str) -> Envelope:
+    """The envelope that was stored: a resumed run sends the same bytes, whatever the code says today."""
+    stored = msgspec.json.decode(blob, type=_Stored)
+    settings = msgspec.convert(stored.settings, ChatClientConfig)
+    return Envelope(
+        instructions=stored.instructions, tools=tuple(stored.tools), settings=settings, digest=digest, wire={}
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentDefinition:
+    """Who runs: model, instructions, tools by name, limits, gate and middleware.
+
+    `model_reference` is the text that names the model in a stored run; `workspace` the folder, where there is one.
+    """
+
+    agent_id: str
+    model: ChatModel
+    model_reference: str
+    instructions: str
+    tools: Mapping[str, CallHandler]
+    gate: Gate
+    max_iters: int = 10
+    settings: ChatClientConfig = ChatClientConfig()
+    middleware: tuple[Middleware, ...] = ()
+    workspace: str | None = None
+    envelope: Envelope = field(init=False)
+    envelope_blob: bytes = field(init=False)
+
+    def __post_init__(self) -> None:
+        envelope, blob = make_envelope(self.instructions, self.tools, self.settings)
+        object.__setattr__(self, "envelope", envelope)
+        object.__setattr__(self, "envelope_blob", blob)
+
+    @property
+    def definition_hash(self) -> str:
+        """Stable over processes for the same instructions, tools and settings."""
+        return self.envelope.digest[:16]

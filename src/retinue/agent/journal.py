@@ -1,0 +1,181 @@
+"""A run's hand on its journal: what is staged, what is on its way into the ledger, and who is told when it is there.
+
+Events are staged; staged events and ops ride with the next commit (M2). The projection follows what is staged: if the commit
+fails, projection and run are given up together and rebuilt from the ledger. Viewers are told only what is committed.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from retinue.agent.projection import Projection
+from retinue.clock import Clock
+from retinue.events import Event, encode
+from retinue.ledger.port import Ledger
+from retinue.ops import Append, NewEvent, Op, PutRun, Receipt
+from retinue.rows import RunRow, ThreadKey
+from retinue.states import RunState
+
+__all__ = ["Batch", "RunJournal", "settle"]
+
+Told = Callable[[], None]
+
+
+class Batch:
+    """Ops on their way, and what to do once they are committed."""
+
+    __slots__ = ("ops", "told")
+
+    def __init__(self) -> None:
+        self.ops: list[Op] = []
+        self.told: list[Told] = []
+
+    def include(self, other: "Batch") -> None:
+        """Let another run's ops ride along, after these."""
+        self.ops.extend(other.ops)
+        self.told.extend(other.told)
+
+
+async def settle(future: "asyncio.Future[Receipt]") -> Receipt:
+    """Wait for a commit. A cancelled caller first learns its fate; the cancellation is raised after it (M1)."""
+    cancelled: asyncio.CancelledError | None = None
+    while not future.done():
+        try:
+            await asyncio.shield(future)
+        except asyncio.CancelledError as error:
+            if future.cancelled():
+                raise
+            cancelled = error
+        except Exception:  # noqa: BLE001  # the outcome is read from the future below
+            break
+    receipt = future.result()
+    if cancelled is not None:
+        raise cancelled
+    return receipt
+
+
+class RunJournal:
+    """The one writer of a thread, for one run and attempt (M3)."""
+
+    __slots__ = (
+        "_batch",
+        "_base",
+        "_events",
+        "_in_flight",
+        "_ledger",
+        "_row_expect",
+        "_tell",
+        "_untold",
+        "attempt",
+        "clock",
+        "generation",
+        "head",
+        "key",
+        "projection",
+        "row",
+        "run_id",
+    )
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        clock: Clock,
+        row: RunRow,
+        projection: Projection,
+        *,
+        generation: int,
+        head: int,
+        stored: bool,
+        tell: Callable[[list[tuple[Event, int, int]]], None],
+    ) -> None:
+        self._ledger = ledger
+        self.clock = clock
+        self.row = row
+        self.key: ThreadKey = row.key
+        self.run_id = row.run_id
+        self.attempt = row.attempt
+        self.projection = projection
+        self.generation = generation
+        self.head = head
+        self._base = head
+        self._events: list[NewEvent] = []
+        self._untold: list[tuple[Event, int, int]] = []
+        self._batch = Batch()
+        self._row_expect: tuple[RunState, int] | None = (row.state, row.attempt) if stored else None
+        self._in_flight: deque[tuple[asyncio.Future[Receipt], list[Told]]] = deque()
+        self._tell = tell
+        projection.run_id = row.run_id
+
+    def stage(self, event: Event) -> None:
+        """Take an event in; it rides with the next commit."""
+        self.head += 1
+        now = self.clock.now_ms()
+        self._events.append(NewEvent(event.TYPE, encode(event), self.run_id, self.attempt, now))
+        self._untold.append((event, self.head, now))
+        self.projection.apply(event, self.head, self.attempt)
+
+    def stage_op(self, op: Op) -> None:
+        """Let an op ride with the next commit, after this journal's events."""
+        self._batch.ops.append(op)
+
+    def include(self, batch: Batch) -> None:
+        """Let another run's batch ride with the next commit."""
+        self._batch.include(batch)
+
+    def then(self, told: Told) -> None:
+        """Call `told` once everything staged so far is committed."""
+        self._batch.told.append(told)
+
+    def put_run(self, row: RunRow) -> None:
+        """Replace the run's row with the next commit."""
+        self.row = row
+
+    @property
+    def staged(self) -> bool:
+        """Whether anything waits for a commit."""
+        return bool(self._events or self._batch.ops)
+
+    def take(self) -> Batch:
+        """Everything staged, to be committed by someone else (a child's end rides with its parent's result)."""
+        batch, self._batch = self._batch, Batch()
+        mine: list[Op] = []
+        if self._events:
+            mine.append(Append(self.key, self.generation, self._base, tuple(self._events)))
+            self._base = self.head
+            self._events = []
+        expect = self._row_expect
+        if expect is None or expect != (self.row.state, self.row.attempt):
+            mine.append(PutRun(self.row, expect))
+            self._row_expect = (self.row.state, self.row.attempt)
+        if self._untold:
+            untold, self._untold = self._untold, []
+            batch.told.insert(0, lambda: self._tell(untold))
+        batch.ops[:0] = mine
+        return batch
+
+    async def flush(self) -> None:
+        """Commit what is staged and wait until it and everything before it is durable: a barrier.
+
+        Raises:
+            LedgerConflict, LedgerUnavailable: of the first commit that failed. The run must be given up.
+        """
+        self.flush_soon()
+        while self._in_flight:
+            future, told = self._in_flight[0]
+            try:
+                await settle(future)
+            finally:
+                if future.done() and self._in_flight and self._in_flight[0][0] is future:
+                    self._in_flight.popleft()
+                    if not future.cancelled() and future.exception() is None:
+                        for tell in told:
+                            tell()
+
+    def flush_soon(self) -> None:
+        """Hand what is staged to the ledger without waiting for it."""
+        batch = self.take()
+        if batch.ops:
+            self._in_flight.append((self._ledger.submit(batch.ops), batch.told))
+        else:
+            for tell in batch.told:
+                tell()

@@ -1,0 +1,206 @@
+"""How a run goes on: one pure function from what its journal says to the next step (M4).
+
+It decides each step of a normal run, of a resume after a crash, after an answer and after a cancel. It reads the projection,
+the mailbox and what the tools' authors say of them, and nothing else.
+"""
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Final, Literal, Protocol, TypeAlias
+
+import msgspec
+
+from retinue.agent.projection import OpenCalls, Projection
+from retinue.messages import CallRef, ToolCall
+from retinue.rows import Mail
+
+__all__ = [
+    "AnswerMail",
+    "AskModel",
+    "CallAction",
+    "CallStep",
+    "Finish",
+    "Kind",
+    "RunCalls",
+    "Step",
+    "TakeAnswer",
+    "WaitForAnswer",
+    "next_step",
+    "read_answer",
+]
+
+
+class Kind(Protocol):
+    """What `next_step` needs to know of a tool."""
+
+    @property
+    def repeatable(self) -> bool:
+        """A call without a recorded result may be made again."""
+        ...
+
+    @property
+    def delegates(self) -> bool:
+        """The call is a delegation: its child is found again by the call's identity."""
+        ...
+
+
+class CallStep(StrEnum):
+    """What one open call needs next."""
+
+    DECIDE = "decide"  # ask the gate, then run it
+    RUN = "run"  # a person allowed it
+    REATTACH = "reattach"  # its child exists: go on with that
+    REFUSE = "refuse"  # a person said no, or nobody will answer
+    CLOSE = "close"  # the run is being stopped: it never started
+    UNKNOWN = "unknown"  # it started, and how it ended is not known
+    WAIT = "wait"  # a person has not answered yet
+    LIMIT = "limit"  # asked for in the wrap-up turn, when no call is run any more
+
+
+class CallAction(msgspec.Struct, frozen=True, gc=False):
+    """The next thing to do for one call."""
+
+    ref: CallRef
+    call: ToolCall
+    step: CallStep
+
+
+class AskModel(msgspec.Struct, frozen=True, gc=False):
+    """Ask the model for turn `turn` (1 is the first). `wrap_up`: the turns are used up, ask for a last text without tools."""
+
+    turn: int
+    wrap_up: bool = False
+
+
+class RunCalls(msgspec.Struct, frozen=True, gc=False):
+    """Bring the open calls on, each by its own step."""
+
+    actions: tuple[CallAction, ...]
+
+
+class TakeAnswer(msgspec.Struct, frozen=True, gc=False):
+    """An answer lies in the mailbox: close its request."""
+
+    mail_id: str
+    answer: "AnswerMail"
+    ref: CallRef | None
+
+
+class WaitForAnswer(msgspec.Struct, frozen=True, gc=False):
+    """Every open call waits for a person."""
+
+    requests: tuple[str, ...]
+
+
+class Finish(msgspec.Struct, frozen=True, gc=False):
+    """The run is over."""
+
+    status: Literal["completed", "failed", "cancelled"]
+    reason: str | None = None
+    message: str = ""
+    remedy: str | None = None
+
+
+Step: TypeAlias = AskModel | RunCalls | TakeAnswer | WaitForAnswer | Finish
+
+
+class AnswerMail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """The body of a mail of kind `answer`."""
+
+    request_id: str
+    answer: Literal["allow", "deny"]
+    by: str = ""
+    remember: str = "once"
+    note: str = ""
+
+
+_answer_decoder: Final = msgspec.json.Decoder(AnswerMail)
+
+_LIMIT_REASONS: Final[Mapping[str, tuple[str, str, str]]] = {
+    "length": ("limit:max_tokens", "the answer was cut at the model's output limit", "raise `max_tokens` or ask for less"),
+    "content_filter": ("content_filter", "the provider withheld the answer", "rephrase the task"),
+}
+
+
+def read_answer(mail: Mail) -> AnswerMail:
+    """The answer in a mail of kind `answer`."""
+    return _answer_decoder.decode(mail.body)
+
+
+def next_step(projection: Projection, mail: Sequence[Mail], tools: Mapping[str, Kind]) -> Step:
+    """What to do now. Pure: the same journal, mailbox and tools give the same step."""
+    for letter in mail:
+        if letter.kind == "answer":
+            answer = read_answer(letter)
+            return TakeAnswer(letter.mail_id, answer, _asked_by(projection, answer.request_id))
+    batch = projection.open
+    if batch is not None:
+        return _calls_step(projection, batch, tools)
+    if projection.cancel is not None:
+        return Finish("cancelled", projection.cancel)
+    if projection.error is not None:
+        error = projection.error
+        return Finish("failed", error.error, error.message, error.remedy)
+    if projection.turns > projection.max_iters:
+        return _limit(projection)
+    if projection.answered is not None and projection.last is not None and not projection.last.calls:
+        return _answer_step(projection, projection.answered.finish_reason)
+    return AskModel(projection.turns + 1, wrap_up=projection.turns >= projection.max_iters)
+
+
+def _limit(projection: Projection) -> Finish:
+    return Finish(
+        "failed",
+        "limit:max_iters",
+        f"the run used its {projection.max_iters} turns without coming to an end",
+        "raise `max_iters` or split the task; the text so far is kept",
+    )
+
+
+def _answer_step(projection: Projection, finish_reason: str) -> Finish:
+    limit = _LIMIT_REASONS.get(finish_reason)
+    if limit is not None:
+        return Finish("failed", *limit)
+    if not projection.text.strip():
+        return Finish("failed", "empty_result", "the model answered with nothing", "ask again, or look at the model's settings")
+    return Finish("completed")
+
+
+def _asked_by(projection: Projection, request_id: str) -> CallRef | None:
+    batch = projection.open
+    if batch is None:
+        return None
+    for index, request in batch.requests.items():
+        if request.request_id == request_id and index not in batch.closed:
+            return CallRef(batch.message.id, index)
+    return None
+
+
+def _calls_step(projection: Projection, batch: OpenCalls, tools: Mapping[str, Kind]) -> Step:
+    actions = tuple(
+        CallAction(CallRef(batch.message.id, index), call, _call_step(projection, batch, index, tools.get(call.name)))
+        for index, call in batch.pending()
+    )
+    if all(action.step is CallStep.WAIT for action in actions):
+        return WaitForAnswer(tuple(batch.requests[action.ref.index].request_id for action in actions))
+    return RunCalls(actions)
+
+
+def _call_step(projection: Projection, batch: OpenCalls, index: int, kind: Kind | None) -> CallStep:
+    """One call's next step. A call asked for, or allowed, in an earlier attempt counts as started there."""
+    request, closed = batch.requests.get(index), batch.closed.get(index)
+    if projection.turns > projection.max_iters:
+        return CallStep.LIMIT
+    if index in batch.invocations:
+        return CallStep.REATTACH
+    if request is not None and closed is None:
+        return CallStep.CLOSE if projection.cancel is not None else CallStep.WAIT
+    if closed is not None and closed[0].answer != "allow":
+        return CallStep.REFUSE
+    since = batch.attempt if closed is None else closed[1]
+    started = since < projection.attempt and not (kind is not None and (kind.repeatable or kind.delegates))
+    if projection.cancel is not None:
+        return CallStep.UNKNOWN if started else CallStep.CLOSE
+    if started and kind is not None:
+        return CallStep.UNKNOWN
+    return CallStep.RUN if closed is not None else CallStep.DECIDE

@@ -1,0 +1,111 @@
+"""What the run loop needs from the floors above and beside it, in words and types.
+
+A `CallHandler` stands for one tool name: a plain tool, or a delegation that floor 5 implements. The loop asks the `Gate`,
+lets the handler prepare (what it stages rides with the commit of the call's intent), and then lets it run.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from retinue.agent.journal import Batch
+from retinue.config import Verdict
+from retinue.events import Event, SubAgentInvocationStartedEvent
+from retinue.messages import CallRef, ToolCall
+from retinue.models.port import ToolSpec
+from retinue.states import ResultStatus
+
+if TYPE_CHECKING:
+    from retinue.agent.run import Run
+
+__all__ = ["CallHandler", "CallOutcome", "Gate", "GateDecision", "GatedCall", "Prepared"]
+
+
+@dataclass(slots=True, kw_only=True)
+class CallOutcome:
+    """How a call ended. `events` go into the journal before its result, `batch` is what others let ride along.
+
+    `suspended`: it has not ended: a child waits for a person, and so does the run.
+    """
+
+    content: str = ""
+    status: ResultStatus = ResultStatus.OK
+    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+    events: Sequence[Event] = ()
+    batch: Batch | None = None
+    suspended: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class Prepared:
+    """A call that may start: `execute` runs it. `stop` asks it to stop (a delegation); None: cancel its task.
+
+    `barrier`: the intent must be durable before it starts (M2). `blocking`: it runs in a thread and cannot be killed.
+    """
+
+    execute: Callable[[], Awaitable[CallOutcome]]
+    stop: Callable[[str], None] | None = None
+    barrier: bool = True
+    blocking: bool = False
+    inline: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatedCall:
+    """What the gate is asked about. `subject` is the child's agent id for a delegation, else the asking agent's."""
+
+    tool: str
+    arguments: Mapping[str, Any]
+    main_argument: str | None
+    need: Verdict
+    always: Verdict
+    subject: str
+
+
+@dataclass(frozen=True, slots=True)
+class GateDecision:
+    """The gate's verdict, and which rule it came from, for people."""
+
+    verdict: Verdict
+    because: str = ""
+
+
+class Gate(Protocol):
+    """Decides what may be called (M10). Evaluated for every call, also after a resume."""
+
+    async def decide(self, call: GatedCall) -> GateDecision:
+        """The effective verdict for a call, remembered answers included."""
+        ...
+
+
+class CallHandler(Protocol):
+    """One tool name of an agent."""
+
+    @property
+    def spec(self) -> ToolSpec:
+        """How the model sees it."""
+        ...
+
+    @property
+    def repeatable(self) -> bool:
+        """A call without a recorded result may be made again."""
+        ...
+
+    @property
+    def delegates(self) -> bool:
+        """It makes a child; its call is found again by its identity."""
+        ...
+
+    def gated(self, arguments: Mapping[str, Any], agent_id: str) -> GatedCall:
+        """What to ask the gate for these arguments."""
+        ...
+
+    async def prepare(self, run: "Run", ref: CallRef, call: ToolCall) -> Prepared | CallOutcome:
+        """Check the call and stage what must be committed with its intent; an outcome if it ends here."""
+        ...
+
+    async def reattach(
+        self, run: "Run", ref: CallRef, call: ToolCall, started: SubAgentInvocationStartedEvent
+    ) -> Prepared | CallOutcome:
+        """Go on with the child that an earlier attempt of this run made. Only called if `delegates`."""
+        ...

@@ -1,0 +1,69 @@
+"""How many children may be at work at once, without deadlock (M9).
+
+A run holds a slot only while it is in a model call or a tool. It gives it back while it waits for a child, a person or a
+timer, so a parent never holds what its child needs; a free slot goes to the deepest waiter first, then to the one that began first.
+"""
+
+import asyncio
+import heapq
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+__all__ = ["Slots"]
+
+
+class Slots:
+    """A counting limit with waiters in order (deepest, then oldest)."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.taken = 0
+        self._waiting: list[tuple[int, int, int, asyncio.Future[None]]] = []
+        self._ticket = 0
+
+    @property
+    def queued(self) -> int:
+        """How many wait."""
+        return sum(not waiter[3].done() for waiter in self._waiting)
+
+    async def take(self, depth: int, order: int) -> None:
+        """Take a slot for a run at `depth`; `order` is when it began, in its tree."""
+        if self.taken < self.limit and not self._waiting:
+            self.taken += 1
+            return
+        self._ticket += 1
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiting, (-depth, order, self._ticket, future))
+        self._hand_out()
+        try:
+            await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled():  # given at the same moment: hand it on
+                self.give()
+            else:
+                future.cancel()
+            raise
+
+    def give(self) -> None:
+        """Give a slot back."""
+        self.taken -= 1
+        self._hand_out()
+
+    def _hand_out(self) -> None:
+        while self._waiting and (self.taken < self.limit or self._waiting[0][3].done()):
+            future = heapq.heappop(self._waiting)[3]
+            if not future.done():
+                self.taken += 1
+                future.set_result(None)
+
+    @asynccontextmanager
+    async def hold(self, depth: int, order: int) -> AsyncIterator[None]:
+        """Hold a slot while the block runs. The root of a tree (depth 0) needs none."""
+        if depth == 0:
+            yield
+            return
+        await self.take(depth, order)
+        try:
+            yield
+        finally:
+            self.give()
