@@ -1,0 +1,73 @@
+"""What the command's exit codes mean, and which one an end or an error has."""
+
+import os
+import sys
+import traceback
+from enum import IntEnum
+from typing import Final
+
+from retinue.cli.text import clean
+from retinue.errors import ConfigurationError, ModelError, RetinueError, UnknownId
+
+__all__ = ["Exit", "exit_of_error", "exit_of_run", "report"]
+
+
+class Exit(IntEnum):
+    """The exit codes of `retinue`."""
+
+    COMPLETED = 0
+    FAILED = 1
+    USAGE = 2
+    WAITING = 3
+    LIMIT = 4
+    UNREACHABLE = 5
+    INTERRUPTED = 130
+
+
+UNREACHABLE: Final = frozenset({"unreachable", "timeout", "stream_broken", "overloaded", "rate_limited"})
+"""Codes of `ModelError` that say: the model did not answer, and might later."""
+CONFIGURATION: Final = frozenset({"missing_key", "authentication", "model_not_found", "configuration"})
+
+
+def exit_of_run(status: str, reason: str | None) -> Exit:
+    """The code for a run that ended with this status and reason."""
+    if status == "completed":
+        return Exit.COMPLETED
+    if status == "waiting":
+        return Exit.WAITING
+    if status == "cancelled":
+        return Exit.INTERRUPTED
+    return _of_code(reason or "")
+
+
+def exit_of_error(error: BaseException) -> Exit:
+    """The code for an error that ended the command."""
+    if isinstance(error, KeyboardInterrupt):
+        return Exit.INTERRUPTED
+    if isinstance(error, ConfigurationError | UnknownId):
+        return Exit.USAGE
+    if isinstance(error, ModelError):
+        return _of_code(error.code)
+    return Exit.FAILED
+
+
+def _of_code(code: str) -> Exit:
+    if code.startswith("limit:"):
+        return Exit.LIMIT
+    if code in UNREACHABLE:
+        return Exit.UNREACHABLE
+    return Exit.USAGE if code in CONFIGURATION else Exit.FAILED
+
+
+def report(error: Exception) -> Exit:
+    """Say on stderr what was wrong and what to do, on one line each; a traceback only with RETINUE_DEBUG=1."""
+    if os.environ.get("RETINUE_DEBUG") == "1":
+        traceback.print_exception(error, file=sys.stderr)
+    elif isinstance(error, RetinueError):
+        print(clean(f"retinue: {error.message}"), file=sys.stderr)
+        if error.remedy:
+            print(clean(f"  to do: {error.remedy}"), file=sys.stderr)
+    else:
+        print(clean(f"retinue: {type(error).__name__}: {error}"), file=sys.stderr)
+        print("  to do: this is a fault of Retinue; run again with RETINUE_DEBUG=1 and report what it prints", file=sys.stderr)
+    return exit_of_error(error)
