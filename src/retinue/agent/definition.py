@@ -27,9 +27,7 @@ def _settings(settings: ChatClientConfig) -> dict[str, object]:
     return plain
 
 
-def make_envelope(
-    instructions: str, tools: Mapping[str, CallHandler], settings: ChatClientConfig
-) -> tuple[Envelope, bytes]:
+def make_envelope(instructions: str, tools: Mapping[str, CallHandler], settings: ChatClientConfig) -> tuple[Envelope, bytes]:
     """The envelope of an agent and its blob; `digest` is the blob's SHA-256 (M11)."""
     specs = tuple(handler.spec for handler in tools.values())
     blob = msgspec.json.encode(_Stored(instructions, list(specs), _settings(settings)))
@@ -41,9 +39,7 @@ def envelope_from_blob(blob: bytes, digest: str) -> Envelope:
     """The envelope that was stored: a resumed run sends the same bytes, whatever the code says today."""
     stored = msgspec.json.decode(blob, type=_Stored)
     settings = msgspec.convert(stored.settings, ChatClientConfig)
-    return Envelope(
-        instructions=stored.instructions, tools=tuple(stored.tools), settings=settings, digest=digest, wire={}
-    )
+    return Envelope(instructions=stored.instructions, tools=tuple(stored.tools), settings=settings, digest=digest, wire={})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +56,7 @@ class AgentDefinition:
     tools: Mapping[str, CallHandler]
     gate: Gate
     max_iters: int = 10
-    settings: ChatClientConfig = ChatClientConfig()
+    settings: ChatClientConfig = field(default_factory=ChatClientConfig)
     middleware: tuple[Middleware, ...] = ()
     workspace: str | None = None
     envelope: Envelope = field(init=False)

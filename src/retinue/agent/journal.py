@@ -58,8 +58,8 @@ class RunJournal:
     """The one writer of a thread, for one run and attempt (M3)."""
 
     __slots__ = (
-        "_batch",
         "_base",
+        "_batch",
         "_events",
         "_in_flight",
         "_ledger",
@@ -160,6 +160,15 @@ class RunJournal:
             LedgerConflict, LedgerUnavailable: of the first commit that failed. The run must be given up.
         """
         self.flush_soon()
+        await self.settle()
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether a commit is on its way."""
+        return bool(self._in_flight)
+
+    async def settle(self) -> None:
+        """Wait for the commits on their way, without committing what is only staged."""
         while self._in_flight:
             future, told = self._in_flight[0]
             try:
@@ -179,3 +188,10 @@ class RunJournal:
         else:
             for tell in batch.told:
                 tell()
+
+    async def abandon(self) -> None:
+        """Learn the fate of everything on its way, whatever it is: the run goes on from the ledger, or not at all."""
+        futures = [future for future, _ in self._in_flight]
+        self._in_flight.clear()
+        if futures:
+            await asyncio.gather(*futures, return_exceptions=True)

@@ -41,6 +41,7 @@ class Prepared:
     """A call that may start: `execute` runs it. `stop` asks it to stop (a delegation); None: cancel its task.
 
     `barrier`: the intent must be durable before it starts (M2). `blocking`: it runs in a thread and cannot be killed.
+    `inline`: it may run in the caller's own task, because it heeds `stop`.
     """
 
     execute: Callable[[], Awaitable[CallOutcome]]
@@ -98,6 +99,10 @@ class CallHandler(Protocol):
 
     def gated(self, arguments: Mapping[str, Any], agent_id: str) -> GatedCall:
         """What to ask the gate for these arguments."""
+        ...
+
+    async def refusal(self, run: "Run", call: ToolCall) -> CallOutcome | None:
+        """Why the call cannot be, before anyone is asked whether it may be: an unknown agent, too deep, bad arguments."""
         ...
 
     async def prepare(self, run: "Run", ref: CallRef, call: ToolCall) -> Prepared | CallOutcome:

@@ -1,12 +1,12 @@
 """How many children may be at work at once, without deadlock (M9).
 
 A run holds a slot only while it is in a model call or a tool. It gives it back while it waits for a child, a person or a
-timer, so a parent never holds what its child needs; a free slot goes to the deepest waiter first, then to the one that began first.
+timer, so a parent never holds what its child needs; a free slot goes to the deepest waiter first, then to the oldest.
 """
 
 import asyncio
 import heapq
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 __all__ = ["Slots"]
@@ -57,7 +57,7 @@ class Slots:
                 future.set_result(None)
 
     @asynccontextmanager
-    async def hold(self, depth: int, order: int) -> AsyncIterator[None]:
+    async def hold(self, depth: int, order: int) -> AsyncGenerator[None]:
         """Hold a slot while the block runs. The root of a tree (depth 0) needs none."""
         if depth == 0:
             yield

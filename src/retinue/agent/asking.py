@@ -1,0 +1,217 @@
+"""One model call of a run: the request, the deltas, the answer into the journal."""
+
+import hashlib
+from typing import TYPE_CHECKING
+
+from retinue.agent.middleware import ModelCall, Reasoning, chain, overriding
+from retinue.agent.next_step import AskModel
+from retinue.errors import ModelError
+from retinue.events import MessageEvent, ModelCalledEvent, ReasoningDeltaEvent, TextDeltaEvent
+from retinue.ids import new_id
+from retinue.messages import AssistantMessage, ToolCall
+from retinue.models.port import Delta, ModelAnswer, ModelRequest, TextDelta
+from retinue.ops import Draft, DropDraft, PutDraft
+
+if TYPE_CHECKING:
+    from retinue.agent.run import Run
+
+__all__ = ["ask"]
+
+DRAFT_BYTES = 8 * 1024
+DRAFT_MS = 2_000
+WRAP_UP = (
+    "This is the last turn: no more tools can be called. Write your final answer now from what you have, "
+    "and say plainly what is missing."
+)
+
+
+class _Stream:
+    """What has been streamed of a message: shown to viewers, and kept over a kill by draft checkpoints (D-33)."""
+
+    __slots__ = ("_checked_at", "_checked_size", "_reasoned", "_run", "_size", "message_id", "parts")
+
+    def __init__(self, run: "Run", message_id: str) -> None:
+        self._run = run
+        self.message_id = message_id
+        self.parts: list[str] = []
+        self._size = 0
+        self._reasoned = 0
+        self._checked_size = 0
+        self._checked_at = 0
+
+    @property
+    def text(self) -> str:
+        return "".join(self.parts)
+
+    @property
+    def drafted(self) -> bool:
+        return self._checked_size > 0
+
+    def __call__(self, delta: Delta) -> None:
+        run = self._run
+        if not isinstance(delta, TextDelta):
+            if run.tree.viewers:
+                run.show(ReasoningDeltaEvent(message_id=self.message_id, offset=self._reasoned, text=delta.text))
+            self._reasoned += len(delta.text)
+            return
+        if run.tree.viewers:
+            run.show(TextDeltaEvent(message_id=self.message_id, offset=self._size, text=delta.text))
+        self.parts.append(delta.text)
+        self._size += len(delta.text)
+        now = run.journal.clock.now_ms()
+        if not self._checked_at:
+            self._checked_at = now
+        if self._size - self._checked_size >= DRAFT_BYTES or now - self._checked_at >= DRAFT_MS:
+            self._checked_size, self._checked_at = self._size, now
+            run.journal.stage_op(PutDraft(run.journal.key, Draft(self.message_id, self.text, now)))
+            run.journal.flush_soon()
+
+
+async def ask(run: "Run", step: AskModel) -> None:
+    """Ask the run's model once and stage what it answered, or that it failed.
+
+    A partial text of a call that was cancelled or broke is staged as a message without calls: a half call is dropped whole.
+    """
+    definition, journal = run.definition, run.journal
+    projection = journal.projection
+    request = ModelRequest(
+        envelope=run.envelope,
+        history=projection.history,
+        agent_id=definition.agent_id,
+        run_id=run.row.run_id,
+        step=step.turn,
+        depth=run.row.depth,
+        tail=WRAP_UP if step.wrap_up else "",
+        tools_allowed=not step.wrap_up,
+    )
+    if definition.middleware:
+        request = await _before_reasoning(run, step, request)
+    if run.stop_reason is not None:  # asked to stop meanwhile: next_step decides
+        return
+    stream = _Stream(run, new_id("msg"))
+    started = journal.clock.monotonic()
+    try:
+        answer = await _call_model(run, step, request, stream)
+    except ModelError as error:
+        _stage_partial(run, stream)
+        _stage_error(run, stream, error, started)
+        return
+    except BaseException:
+        _stage_partial(run, stream)
+        raise
+    message = AssistantMessage(
+        id=stream.message_id,
+        text=answer.text,
+        reasoning=answer.reasoning,
+        calls=_unique_calls(projection.call_ids, stream.message_id, answer.calls) if answer.calls else (),
+        provider=definition.model.provider if answer.extras or answer.reasoning else None,
+        extras=answer.extras,
+    )
+    journal.stage(MessageEvent(message=message))
+    journal.stage(
+        ModelCalledEvent(
+            provider=definition.model.provider,
+            model=answer.model or definition.model.name,
+            message_id=stream.message_id,
+            usage=answer.usage,
+            cost=answer.cost,
+            envelope_hash=run.envelope.digest,
+            finish_reason=answer.finish_reason,
+            duration_ms=int((journal.clock.monotonic() - started) * 1000),
+        )
+    )
+    if stream.drafted:
+        journal.stage_op(DropDraft(journal.key, stream.message_id))
+
+
+async def _before_reasoning(run: "Run", step: AskModel, request: ModelRequest) -> ModelRequest:
+    middleware = overriding(run.definition.middleware, "before_reasoning")
+    if not middleware:
+        return request
+    state = Reasoning(agent_id=request.agent_id, run_id=request.run_id, turn=step.turn, history=request.history, state=run.state)
+    for one in middleware:
+        await one.before_reasoning(state)
+    if not state.tail:
+        return request
+    tail = "\n\n".join(part for part in (*state.tail, request.tail) if part)
+    return ModelRequest(
+        envelope=request.envelope,
+        history=request.history,
+        agent_id=request.agent_id,
+        run_id=request.run_id,
+        step=request.step,
+        depth=request.depth,
+        tail=tail,
+        tools_allowed=request.tools_allowed,
+    )
+
+
+async def _call_model(run: "Run", step: AskModel, request: ModelRequest, stream: _Stream) -> ModelAnswer:
+    model = run.definition.model
+
+    async def innermost(call: ModelCall) -> ModelAnswer:
+        return await model.answer(call.request, stream)
+
+    middleware = overriding(run.definition.middleware, "around_model_call") if run.definition.middleware else ()
+    depth, holds = run.row.depth, False
+    run.interruptible = True
+    try:
+        if depth:
+            await run.tree.slots.take(depth, run.order)
+            holds = True
+        if not middleware:
+            return await model.answer(request, stream)
+        call = ModelCall(request=request, agent_id=request.agent_id, run_id=request.run_id, turn=step.turn, state=run.state)
+        return await chain(middleware, "around_model_call", innermost)(call)
+    except ModelError:
+        raise
+    except Exception as error:  # a model of the user's own, or a middleware: its fault ends this run, and says where
+        raise ModelError(
+            f"model `{model.name}` ({model.provider}) raised {type(error).__name__}: {error}",
+            provider=model.provider,
+            model=model.name,
+            code="model_raised",
+            remedy="mend the model or middleware that raised it",
+        ) from error
+    finally:
+        run.interruptible = False
+        if holds:
+            run.tree.slots.give()
+
+
+def _stage_partial(run: "Run", stream: _Stream) -> None:
+    text = stream.text
+    if text.strip():
+        run.journal.stage(MessageEvent(message=AssistantMessage(id=stream.message_id, text=text)))
+    if stream.drafted:
+        run.journal.stage_op(DropDraft(run.journal.key, stream.message_id))
+
+
+def _stage_error(run: "Run", stream: _Stream, error: ModelError, started: float) -> None:
+    run.journal.stage(
+        ModelCalledEvent(
+            provider=error.provider,
+            model=error.model,
+            message_id=stream.message_id,
+            envelope_hash=run.envelope.digest,
+            finish_reason="error",
+            duration_ms=int((run.journal.clock.monotonic() - started) * 1000),
+            error=error.code,
+            message=error.message,
+            remedy=error.remedy,
+        )
+    )
+
+
+def _unique_calls(used: set[str], message_id: str, calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
+    """The calls with ids that are unique in their thread: providers repeat them (`call_0` in every turn), or send none."""
+    seen: set[str] = set()
+    made: list[ToolCall] = []
+    for index, call in enumerate(calls):
+        if call.id and call.id not in used and call.id not in seen:
+            made.append(call)
+        else:
+            derived = hashlib.sha256(f"{message_id}:{index}".encode()).hexdigest()[:24]
+            made.append(ToolCall(id=f"call_{derived}", name=call.name, arguments=call.arguments, provider_id=call.id or None))
+        seen.add(made[-1].id)
+    return tuple(made)

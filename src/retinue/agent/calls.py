@@ -1,0 +1,314 @@
+"""Bringing a run's open calls on: gate, prepare, start side by side, record each result as it comes, stop them.
+
+What runs in this process right now, and which child waits for a person, is all that is known here and nowhere else; both
+end with the process, and `next_step` finds the calls again.
+"""
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from retinue.agent.middleware import ToolInvocation, chain, overriding
+from retinue.agent.next_step import CallAction, CallStep
+from retinue.agent.ports import CallHandler, CallOutcome, GatedCall, Prepared
+from retinue.agent.texts import CANCELLED, LIMIT_TURNS, STOPPED, UNKNOWN_OUTCOME, bounded, denied, unknown_tool
+from retinue.config import Verdict
+from retinue.events import PermissionRequest, RequestClosedEvent, ToolCallResultEvent
+from retinue.ids import new_id
+from retinue.ops import PutRequest
+from retinue.rows import RequestRow
+from retinue.states import RequestState, ResultStatus
+
+if TYPE_CHECKING:
+    from retinue.agent.run import Run
+
+__all__ = ["Calls"]
+
+_arguments: Final = msgspec.json.Decoder(dict[str, Any])
+
+
+class _Running:
+    """A call that runs in this process."""
+
+    __slots__ = ("action", "prepared", "task")
+
+    def __init__(self, action: CallAction, prepared: Prepared) -> None:
+        self.action = action
+        self.prepared = prepared
+        self.task: asyncio.Task[CallOutcome] | None = None
+
+
+class Calls:
+    """The open calls of one run, as far as this process works on them."""
+
+    def __init__(self, run: "Run") -> None:
+        self._run = run
+        self._running: dict[int, _Running] = {}
+        self._suspended: set[int] = set()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a call runs."""
+        return bool(self._running)
+
+    async def bring_on(self, actions: tuple[CallAction, ...]) -> bool:
+        """Do what each call needs. False if there was nothing to do: all that is left waits for a person."""
+        ready: list[_Running] = []
+        moved = False
+        for action in actions:
+            index = action.ref.index
+            if index in self._running or index in self._suspended or action.step is CallStep.WAIT:
+                continue
+            moved = True
+            prepared = await self._prepare(action)
+            if prepared is not None:
+                ready.append(_Running(action, prepared))
+        if ready:
+            await self._start(ready)
+        if self._running:
+            await self._progress()
+            return True
+        return moved
+
+    async def _prepare(self, action: CallAction) -> Prepared | None:
+        """Gate and prepare one call; None if it has its result already, or waits."""
+        call, step = action.call, action.step
+        if step is CallStep.CLOSE:
+            await self._close_request(action)
+            self._record(action, CallOutcome(content=CANCELLED, status=ResultStatus.CANCELLED))
+        elif step is CallStep.UNKNOWN:
+            self._record(action, CallOutcome(content=UNKNOWN_OUTCOME, status=ResultStatus.UNKNOWN_OUTCOME))
+        elif step is CallStep.LIMIT:
+            self._record(action, CallOutcome(content=LIMIT_TURNS, status=ResultStatus.LIMIT))
+        elif step is CallStep.REFUSE:
+            self._record(action, self._refused(action))
+        else:
+            handler = self._run.definition.tools.get(call.name)
+            if handler is None:
+                text = unknown_tool(call.name, self._run.definition.tools)
+                self._record(action, CallOutcome(content=text, status=ResultStatus.ERROR))
+            else:
+                return await self._admit(action, handler)
+        return None
+
+    async def _admit(self, action: CallAction, handler: CallHandler) -> Prepared | None:
+        ref, call = action.ref, action.call
+        if action.step is CallStep.REATTACH:
+            batch = self._run.projection.open
+            assert batch is not None
+            prepared = await handler.reattach(self._run, ref, call, batch.invocations[ref.index])
+        else:
+            outcome = await handler.refusal(self._run, call)
+            if outcome is None:
+                outcome = await self._gate(action, handler)
+            if outcome is not None:
+                self._record(action, outcome)
+                return None
+            batch = self._run.projection.open
+            if batch is not None and ref.index in batch.requests and ref.index not in batch.closed:
+                return None  # asked: a person decides
+            prepared = await handler.prepare(self._run, ref, call)
+        if isinstance(prepared, CallOutcome):
+            self._record(action, prepared)
+            return None
+        return prepared
+
+    async def _gate(self, action: CallAction, handler: CallHandler) -> CallOutcome | None:
+        """Ask the gate. An answer that allowed the call is not asked for again, but a rule that denies it now still holds."""
+        call = action.call
+        try:
+            arguments = _arguments.decode(call.arguments or "{}")
+        except (msgspec.DecodeError, UnicodeEncodeError):
+            return None  # the call itself says what is wrong with its arguments, and does nothing
+        gated = handler.gated(arguments, self._run.definition.agent_id)
+        decision = await self._run.definition.gate.decide(gated)
+        if decision.verdict is Verdict.DENY:
+            return CallOutcome(content=denied(call.name, decision.because), status=ResultStatus.DENIED)
+        if decision.verdict is Verdict.ASK and action.step is CallStep.DECIDE:
+            self._open_request(action, gated, handler.spec.description)
+        return None
+
+    def _open_request(self, action: CallAction, gated: GatedCall, description: str) -> None:
+        run = self._run
+        row, now = run.row, run.journal.clock.now_ms()
+        request = PermissionRequest(
+            request_id=new_id("req"),
+            call=action.ref,
+            tool=action.call.name,
+            agent_id=gated.subject,
+            arguments=bounded(action.call.arguments, 4_000),
+            description=bounded(description.strip().split("\n", 1)[0], 200),
+        )
+        run.journal.stage(request)
+        run.journal.stage_op(
+            PutRequest(
+                RequestRow(
+                    request_id=request.request_id,
+                    kind=request.kind,
+                    key=row.key,
+                    run_id=row.run_id,
+                    root_run=row.root,
+                    root=run.tree.root_key,
+                    call=action.ref,
+                    tool=request.tool,
+                    agent_id=request.agent_id,
+                    path=row.path,
+                    invocations=row.invocations,
+                    arguments=request.arguments,
+                    description=request.description,
+                    state=RequestState.OPEN,
+                    opened_at=now,
+                )
+            )
+        )
+        placed = run.placed(request, run.journal.head, now)
+        run.journal.then(lambda: run.tree.asked(placed))
+        run.journal.flush_soon()
+
+    async def _close_request(self, action: CallAction) -> None:
+        """A run that is stopped cancels the questions it has open."""
+        run, batch = self._run, self._run.projection.open
+        request = batch.requests.get(action.ref.index) if batch is not None else None
+        if batch is None or request is None or action.ref.index in batch.closed:
+            return
+        row = await run.tree.services.ledger.request(request.request_id)
+        run.journal.stage(RequestClosedEvent(request_id=request.request_id, call=action.ref, answer="cancelled"))
+        if row is not None and row.state is RequestState.OPEN:
+            closed = msgspec.structs.replace(row, state=RequestState.CANCELLED, answered_at=run.journal.clock.now_ms())
+            run.journal.stage_op(PutRequest(closed, RequestState.OPEN))
+
+    def _refused(self, action: CallAction) -> CallOutcome:
+        batch = self._run.projection.open
+        assert batch is not None
+        closed = batch.closed[action.ref.index][0]
+        if closed.answer == "deny":
+            because = f"by {closed.by}" if closed.by else ""
+            return CallOutcome(content=denied(action.call.name, because, closed.note), status=ResultStatus.DENIED)
+        return CallOutcome(content=denied(action.call.name, f"the request was {closed.answer}"), status=ResultStatus.DENIED)
+
+    async def _start(self, ready: list[_Running]) -> None:
+        """Commit the intent where that must come first, then start everything side by side."""
+        journal = self._run.journal
+        if any(one.prepared.barrier for one in ready):
+            await journal.flush()
+        else:
+            journal.flush_soon()
+        for one in ready:
+            self._running[one.action.ref.index] = one
+        if len(self._running) == 1 and ready[0].prepared.inline:
+            outcome = await self._execute(ready[0])  # the only call: no task of its own is needed
+            del self._running[ready[0].action.ref.index]
+            self._record(ready[0].action, outcome)
+            return
+        for one in ready:
+            name = f"retinue call {one.action.call.name} {one.action.ref.message_id}:{one.action.ref.index}"
+            one.task = asyncio.create_task(self._execute(one), name=name)
+            one.task.add_done_callback(self._run.wake_up)
+
+    async def _execute(self, one: _Running) -> CallOutcome:
+        run = self._run
+        middleware = overriding(run.definition.middleware, "around_tool_call") if run.definition.middleware else ()
+        try:
+            if not middleware:
+                return await one.prepared.execute()
+            invocation = ToolInvocation(
+                ref=one.action.ref,
+                call=one.action.call,
+                agent_id=run.definition.agent_id,
+                run_id=run.row.run_id,
+                depth=run.row.depth,
+                state=run.state,
+            )
+            return await chain(middleware, "around_tool_call", lambda _call: one.prepared.execute())(invocation)
+        except Exception as error:
+            if one.prepared.stop is not None:  # a delegation's fault is the ledger's or ours: never hide it
+                raise
+            text = f"`{one.action.call.name}` failed: {type(error).__name__}: {bounded(str(error), 1_000)}"
+            return CallOutcome(content=text, status=ResultStatus.ERROR)
+
+    async def _progress(self) -> None:
+        """Wait until a call ends, mail comes, or the run is to stop; record what ended."""
+        run = self._run
+        if run.stop_reason is not None:
+            await self._stop_running()
+        else:
+            await run.woken()
+        self._collect()
+
+    def _collect(self) -> None:
+        for index, one in list(self._running.items()):
+            task = one.task
+            if task is None or not task.done():
+                continue
+            del self._running[index]
+            if task.cancelled():
+                self._record(one.action, self._stopped(one))
+            else:
+                self._record(one.action, task.result())
+
+    async def _stop_running(self) -> None:
+        """End what runs: tasks are cancelled, children are told, threads are waited for; all no longer than the grace (M8)."""
+        run = self._run
+        deadline = run.stop_deadline()
+        for one in self._running.values():
+            if one.prepared.stop is not None:
+                one.prepared.stop(run.stop_reason or "cancelled")
+            elif one.task is not None and not one.prepared.blocking:
+                one.task.cancel()
+        while tasks := [one.task for one in self._running.values() if one.task is not None and not one.task.done()]:
+            left = deadline - run.journal.clock.monotonic()
+            if left <= 0:
+                break
+            await run.wait_any(tasks, left)
+        self._collect()
+        for one in list(self._running.values()):
+            del self._running[one.action.ref.index]
+            if one.task is not None:
+                run.tree.abandon(one.task, one.action.call.name)
+            self._record(one.action, self._stopped(one))
+
+    def _stopped(self, one: _Running) -> CallOutcome:
+        return CallOutcome(
+            content=STOPPED, status=ResultStatus.CANCELLED if one.task and one.task.done() else ResultStatus.UNKNOWN_OUTCOME
+        )
+
+    def _record(self, action: CallAction, outcome: CallOutcome) -> None:
+        """Stage a call's one result, with what belongs to it."""
+        journal = self._run.journal
+        if outcome.batch is not None:
+            journal.include(outcome.batch)
+        if outcome.suspended:
+            self._suspended.add(action.ref.index)
+            return
+        for event in outcome.events:
+            journal.stage(event)
+        self._suspended.discard(action.ref.index)
+        journal.stage(
+            ToolCallResultEvent(
+                call=action.ref,
+                call_id=action.call.id,
+                name=action.call.name,
+                content=outcome.content,
+                status=outcome.status,
+                metadata=outcome.metadata,
+            )
+        )
+        handler = self._run.definition.tools.get(action.call.name)
+        if handler is None or not handler.repeatable:
+            journal.flush_soon()
+
+    def stop(self, reason: str) -> None:
+        """Tell the children that run; what else runs is ended by the driver."""
+        for one in self._running.values():
+            if one.prepared.stop is not None:
+                one.prepared.stop(reason)
+
+    async def end(self) -> None:
+        """Give up whatever still runs (the run itself has failed): nothing is left behind."""
+        tasks = [one.task for one in self._running.values() if one.task is not None]
+        self._running.clear()
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,383 @@
+"""The run loop: rebuild or keep the projection, ask `next_step`, do it, until the run is over or waits on disk.
+
+There is no other branch point. The loop can be interrupted at any await; it then simply asks `next_step` again, with the
+intent to stop in the journal.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+
+from retinue.agent.asking import ask
+from retinue.agent.calls import Calls
+from retinue.agent.definition import AgentDefinition
+from retinue.agent.journal import Batch, RunJournal
+from retinue.agent.middleware import RunCall, Scope, StateHandle, chain, overriding
+from retinue.agent.next_step import AskModel, Finish, RunCalls, TakeAnswer, WaitForAnswer, next_step
+from retinue.agent.projection import Projection, project
+from retinue.agent.tool_handler import make_context
+from retinue.agent.tree import Tree
+from retinue.errors import LeaseLost, LedgerConflict
+from retinue.events import CancelSeenEvent, Event, MessageEvent, RequestClosedEvent, RunFinishedEvent, StateSetEvent, derived
+from retinue.messages import CallRef
+from retinue.models.port import Envelope
+from retinue.ops import PutState, RequestCancel, TakeMail
+from retinue.rows import Mail, RunRow
+from retinue.states import RunState
+from retinue.tools.port import ToolContext
+
+__all__ = ["Run", "RunEnd"]
+
+MAIL_POLL_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnd:
+    """How one attempt of a run ended. `waiting` is no terminal: it goes on when its requests are answered."""
+
+    status: Literal["completed", "failed", "cancelled", "waiting"]
+    reason: str | None = None
+    message: str = ""
+    remedy: str | None = None
+
+
+class Run:
+    """One attempt of one run in this process."""
+
+    def __init__(
+        self,
+        tree: Tree,
+        definition: AgentDefinition,
+        row: RunRow,
+        projection: Projection,
+        *,
+        generation: int,
+        head: int,
+        stored: bool,
+        envelope: Envelope | None = None,
+        session_state: dict[str, Any] | None = None,
+    ) -> None:
+        self.tree = tree
+        self.definition = definition
+        self.envelope = envelope or definition.envelope
+        self.order = tree.next_order()
+        self.journal = RunJournal(
+            tree.services.ledger,
+            tree.services.clock,
+            row,
+            projection,
+            generation=generation,
+            head=head,
+            stored=stored,
+            tell=self._tell,
+        )
+        self.interruptible = False
+        self._interrupting = False
+        self.stop_reason: str | None = None
+        self._stop_at = 0.0
+        self._calls = Calls(self)
+        self._mail: list[Mail] = []
+        self._mail_waits = stored
+        self._task: asyncio.Task[Any] | None = None
+        self._wake: asyncio.Future[None] | None = None
+        self._session_state = session_state or {}
+
+    @property
+    def row(self) -> RunRow:
+        """The run's row as it will be with the next commit."""
+        return self.journal.row
+
+    @property
+    def projection(self) -> Projection:
+        """What the run's journal says."""
+        return self.journal.projection
+
+    # Driving
+
+    async def drive(self) -> RunEnd:
+        """Go on with the run until it is over or waits. The end is staged; the root commits it, a child's rides with its
+        parent's result (`journal.take()`).
+
+        Raises:
+            LeaseLost: another process has taken the run over.
+            LedgerError: the ledger failed. The run is as the ledger last knew it, and can be resumed.
+        """
+        self._task = asyncio.current_task()
+        self.tree.runs[self.row.run_id] = self
+        try:
+            middleware = overriding(self.definition.middleware, "around_run") if self.definition.middleware else ()
+            if not middleware:
+                return await self._loop()
+            call = RunCall(
+                agent_id=self.definition.agent_id,
+                run_id=self.row.run_id,
+                attempt=self.row.attempt,
+                depth=self.row.depth,
+                state=self.state,
+            )
+            driven: Callable[[RunCall], Awaitable[RunEnd]] = lambda _call: self._loop()  # noqa: E731
+            return await chain(middleware, "around_run", driven)(call)
+        except BaseException:
+            self.tree.given_up = True  # what runs below is ended at once, and can be resumed with this run
+            await self._calls.end()
+            await self.journal.abandon()
+            raise
+        finally:
+            self.tree.runs.pop(self.row.run_id, None)
+
+    async def _loop(self) -> RunEnd:
+        retries = 0
+        while True:
+            try:
+                end = await self._step()
+                if end is not None:
+                    return end
+            except asyncio.CancelledError:
+                self._interrupted()
+            except LedgerConflict as conflict:
+                retries += 1
+                await self._conflict(conflict, retries)
+
+    async def _step(self) -> RunEnd | None:
+        """One step; the run's end if that was it."""
+        projection = self.projection
+        if self._mail_waits:
+            self._mail_waits = False
+            self._mail = await self.tree.services.ledger.mail(self.row.key)
+        if self.stop_reason is not None and projection.cancel is None and projection.finished is None:
+            self.journal.stage(CancelSeenEvent(reason=self.stop_reason))
+        step = next_step(projection, self._mail, self.definition.tools)
+        if isinstance(step, AskModel):
+            if self.journal.in_flight:
+                await self.journal.settle()
+            await ask(self, step)
+        elif isinstance(step, RunCalls):
+            if not await self._calls.bring_on(step.actions) and not await self._wait():
+                return await self._suspend()
+        elif isinstance(step, TakeAnswer):
+            self._take_answer(step)
+        elif isinstance(step, WaitForAnswer):
+            if self._calls.busy:
+                await self._calls.bring_on(())
+            elif not await self._wait():
+                return await self._suspend()
+        else:
+            return await self._finish(step)
+        return None
+
+    def _take_answer(self, step: TakeAnswer) -> None:
+        answer = step.answer
+        self._mail = [letter for letter in self._mail if letter.mail_id != step.mail_id]
+        self.journal.stage_op(TakeMail(self.row.key, step.mail_id))
+        if step.ref is not None:
+            self.journal.stage(
+                RequestClosedEvent(
+                    request_id=answer.request_id,
+                    call=step.ref,
+                    answer=answer.answer,
+                    by=answer.by,
+                    remember=answer.remember,
+                    note=answer.note,
+                )
+            )
+
+    async def _finish(self, step: Finish) -> RunEnd:
+        projection, row = self.projection, self.row
+        self.journal.stage(
+            RunFinishedEvent(
+                status=step.status,
+                reason=step.reason,
+                message=step.message,
+                remedy=step.remedy,
+                usage=projection.tree_usage,
+                cost=projection.cost,
+            )
+        )
+        self.journal.put_run(
+            msgspec.structs.replace(
+                row, state=RunState(step.status), reason=step.reason, owner=None, updated_at=self.journal.clock.now_ms()
+            )
+        )
+        if row.depth == 0:
+            await self.journal.flush()
+        return RunEnd(step.status, step.reason, step.message, step.remedy)
+
+    async def _suspend(self) -> RunEnd:
+        """Wait on disk: the lease is given back, and any process can go on when the answer is there (D-28)."""
+        self.journal.put_run(
+            msgspec.structs.replace(self.row, state=RunState.WAITING, owner=None, updated_at=self.journal.clock.now_ms())
+        )
+        if self.row.depth == 0:
+            await self.journal.flush()
+        return RunEnd("waiting", "permission")
+
+    # Waiting and waking
+
+    def wake_up(self, _task: object = None) -> None:
+        """Let the driver look again."""
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+    def mail_came(self) -> None:
+        """Something lies in the run's mailbox."""
+        self._mail_waits = True
+        self.wake_up()
+
+    async def woken(self) -> None:
+        """Return when `wake_up` is called."""
+        if self._mail_waits:
+            return
+        self._wake = asyncio.get_running_loop().create_future()
+        try:
+            await self._wake
+        finally:
+            self._wake = None
+
+    async def wait_any(self, tasks: Sequence["asyncio.Task[Any]"], seconds: float) -> None:
+        """Return when one of `tasks` is done or `seconds` have passed on the run's clock."""
+        timer = asyncio.ensure_future(self.journal.clock.sleep(seconds))
+        try:
+            await asyncio.wait([*tasks, timer], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            timer.cancel()
+            await asyncio.gather(timer, return_exceptions=True)
+
+    async def _wait(self) -> bool:
+        """Wait in this process for an answer if someone is there to give it; False if nobody is.
+
+        An answer from another process is found by looking into the mailbox now and then.
+        """
+        if self.stop_reason is not None:
+            return True
+        if not self.tree.attended:
+            return False
+        await self.journal.flush()
+        timer = asyncio.ensure_future(self.journal.clock.sleep(MAIL_POLL_SECONDS))
+        timer.add_done_callback(self.wake_up)
+        try:
+            await self.woken()
+        finally:
+            timer.cancel()
+            await asyncio.gather(timer, return_exceptions=True)
+        self._mail_waits = True
+        return True
+
+    # Stopping
+
+    def stop(self, reason: str) -> None:
+        """Stop this run and everything below it. The intent must be durable before (M8), or travel with the next commit."""
+        if self.stop_reason is not None:
+            return
+        self.stop_reason = reason
+        self._stop_at = self.journal.clock.monotonic()
+        self._calls.stop(reason)
+        if self.interruptible and self._task is not None:
+            self.interruptible = False
+            self._interrupting = True
+            self._task.cancel()
+        else:
+            self.wake_up()
+
+    def stop_deadline(self) -> float:
+        """When the grace is over, on the monotonic clock."""
+        return self._stop_at + self.tree.limits.stop_grace
+
+    def _interrupted(self) -> None:
+        """The driver's task was cancelled: by `stop`, or from outside, which stops the whole tree once its intent is staged.
+
+        A second cancellation from outside while the first one is being carried out ends the run at once, resumable.
+        """
+        task = asyncio.current_task()
+        if self._interrupting:
+            self._interrupting = False
+        else:
+            self.tree.interruptions += 1
+            if self.tree.interruptions > 1 or self.tree.given_up:
+                raise asyncio.CancelledError
+            root = self.tree.runs.get(self.tree.root_run, self)
+            if root.stop_reason is None:
+                root.journal.stage_op(RequestCancel(root.row.run_id, "interrupted", "caller", root.journal.clock.now_ms()))
+                root.stop("interrupted")
+        if task is not None:
+            task.uncancel()
+
+    async def _conflict(self, conflict: LedgerConflict, retries: int) -> None:
+        """A condition of a commit did not hold: another process took over, a cancel came first, or a request was answered.
+
+        What was staged is void; the run goes on from what the ledger says.
+        """
+        if conflict.code == "head_moved":
+            await self.journal.abandon()
+            raise LeaseLost(
+                f"run `{self.row.run_id}` was taken over by another process",
+                remedy="this process writes nothing more to it; look at it with `retinue threads show`",
+            ) from conflict
+        await self.journal.abandon()
+        ledger = self.tree.services.ledger
+        row, journal = await ledger.run(self.row.run_id), await ledger.journal(self.row.key)
+        if row is None or journal is None or retries > 3 or row.attempt != self.row.attempt:
+            raise conflict
+        projection = project(journal.own, journal.inherited)
+        self.journal = RunJournal(
+            ledger,
+            self.journal.clock,
+            row,
+            projection,
+            generation=journal.row.generation,
+            head=journal.row.head,
+            stored=True,
+            tell=self._tell,
+        )
+        self._mail_waits = True
+        intent = await ledger.cancel_intent(row.lineage)
+        if intent is not None:
+            self.stop(intent)
+
+    # For tools, middleware and viewers
+
+    def tool_context(self, ref: CallRef) -> ToolContext:
+        """The context of one call."""
+        return make_context(self, ref)
+
+    def state(self, scope: Scope) -> StateHandle:
+        """A middleware's state of this thread or session (H-27)."""
+        if scope == "thread":
+            return StateHandle(
+                self.projection.state.get, lambda name, value: self.journal.stage(StateSetEvent(name=name, value=value))
+            )
+        return StateHandle(self._session_state.get, self._set_session_state)
+
+    def _set_session_state(self, name: str, value: Any) -> None:
+        self._session_state[name] = value
+        key = self.row.key
+        self.journal.stage_op(PutState(key.user, key.session, name, msgspec.Raw(msgspec.json.encode(value))))
+
+    def placed(self, event: Any, seq: int, at: int) -> Any:
+        """The event with its place in the tree filled in, for viewers."""
+        row = self.row
+        return msgspec.structs.replace(
+            event, path=row.path, invocations=row.invocations, key=row.key, run_id=row.run_id, seq=seq, at=at
+        )
+
+    def show(self, event: Event) -> None:
+        """Show viewers a live event."""
+        if self.tree.viewers:
+            self.tree.publish(self.placed(event, 0, self.journal.clock.now_ms()))
+
+    def _tell(self, events: list[tuple[Event, int, int]]) -> None:
+        """Show viewers what is committed."""
+        if not self.tree.viewers:
+            return
+        for event, seq, at in events:
+            placed = self.placed(event, seq, at)
+            self.tree.publish(placed)
+            if isinstance(event, MessageEvent):
+                for call_event in derived(placed):
+                    self.tree.publish(call_event)
+
+    def take(self) -> Batch:
+        """What the run staged, for a parent to commit with its own."""
+        return self.journal.take()

@@ -1,0 +1,167 @@
+"""What the runs of one tree share in this process: services, limits, slots, viewers, and who answers questions.
+
+Nothing here is needed to go on with a tree: another process makes its own from the ledger.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from retinue.agent.slots import Slots
+from retinue.clock import Clock
+from retinue.config import Limits
+from retinue.events import Event, PermissionRequest, ReasoningDeltaEvent, TextDeltaEvent
+from retinue.ledger.port import Ledger
+from retinue.rows import ThreadKey
+
+if TYPE_CHECKING:
+    from retinue.agent.run import Run
+
+__all__ = ["Services", "Tree", "Viewer"]
+
+VIEWER_DELTAS = 1_000
+
+
+class ToolPool(Protocol):
+    """The threads that synchronous tools run in."""
+
+    def running(self) -> list[str]:
+        """Names of what still runs."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class Services:
+    """What a runtime gives to every run of its process."""
+
+    ledger: Ledger
+    clock: Clock
+    owner_id: str
+    threads: Any
+    stored_blobs: set[str]
+    mail: Callable[[ThreadKey], None] | None = None
+
+
+class Viewer:
+    """One subscriber of a tree. A run never waits for it: beyond a bound, text deltas are dropped, events never (M15)."""
+
+    def __init__(self) -> None:
+        self._queue: deque[Event] = deque()
+        self._deltas = 0
+        self._ready = asyncio.Event()
+        self.closed = False
+        self.dropped = 0
+
+    def put(self, event: Event) -> None:
+        """Take an event in."""
+        if isinstance(event, TextDeltaEvent | ReasoningDeltaEvent):
+            if self._deltas >= VIEWER_DELTAS:
+                self.dropped += 1
+                return
+            self._deltas += 1
+        self._queue.append(event)
+        self._ready.set()
+
+    def close(self) -> None:
+        """No more events will come."""
+        self.closed = True
+        self._ready.set()
+
+    async def get(self) -> Event | None:
+        """The next event, or None when the viewer is closed and empty."""
+        while not self._queue:
+            if self.closed:
+                return None
+            self._ready.clear()
+            await self._ready.wait()
+        event = self._queue.popleft()
+        if isinstance(event, TextDeltaEvent | ReasoningDeltaEvent):
+            self._deltas -= 1
+        return event
+
+
+class Tree:
+    """The shared state of a tree of runs in this process."""
+
+    def __init__(
+        self,
+        services: Services,
+        limits: Limits,
+        *,
+        root_run: str,
+        root_key: ThreadKey,
+        attributes: Mapping[str, object] | None = None,
+        on_request: Callable[[PermissionRequest], Awaitable[Any]] | None = None,
+        children: int = 0,
+    ) -> None:
+        self.services = services
+        self.limits = limits
+        self.root_run = root_run
+        self.root_key = root_key
+        self.attributes: Mapping[str, object] = attributes or {}
+        self.on_request = on_request
+        self.children = children
+        self.slots = Slots(limits.max_children)
+        self.viewers: list[Viewer] = []
+        self.runs: dict[str, Run] = {}
+        self.interruptions = 0
+        self.given_up = False
+        self.stopping: list[str] = []
+        self._order = 0
+        self._helpers: set[asyncio.Task[Any]] = set()
+
+    @property
+    def attended(self) -> bool:
+        """Whether someone is there to answer a request (D-28)."""
+        return self.on_request is not None or any(not viewer.closed for viewer in self.viewers)
+
+    def next_order(self) -> int:
+        """The place of the next run in the order in which the tree's runs began."""
+        self._order += 1
+        return self._order
+
+    def publish(self, event: Event) -> None:
+        """Show an event to every viewer, and a request to whoever answers."""
+        for viewer in self.viewers:
+            viewer.put(event)
+
+    def asked(self, request: PermissionRequest) -> None:
+        """A request is in the ledger: hand it to `on_request`, if there is one."""
+        if self.on_request is not None:
+            self.help(self._ask(self.on_request, request), f"request {request.request_id}")
+
+    async def _ask(self, handler: Callable[[PermissionRequest], Awaitable[Any]], request: PermissionRequest) -> None:
+        try:
+            await handler(request)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # noqa: BLE001  # the author's code: its fault must not hang the run
+            root = self.runs.get(self.root_run)
+            if root is not None:
+                root.stop(f"on_request raised {type(error).__name__}: {error}")
+
+    def help(self, work: Coroutine[Any, Any, Any], name: str) -> "asyncio.Task[Any]":
+        """Run something beside the tree's runs; it ends with the tree at the latest."""
+        task = asyncio.create_task(work, name=f"retinue {name}")
+        self._helpers.add(task)
+        task.add_done_callback(self._helpers.discard)
+        return task
+
+    def abandon(self, task: "asyncio.Task[Any]", name: str) -> None:
+        """A call that did not end within the grace: it is fenced from writing, cancelled, and kept until it ends."""
+        self.stopping.append(name)
+        task.cancel()
+        self._helpers.add(task)
+        task.add_done_callback(self._helpers.discard)
+
+    async def close(self) -> None:
+        """End the helpers and the viewers."""
+        helpers = [task for task in self._helpers if task is not asyncio.current_task()]
+        for task in helpers:
+            task.cancel()
+        if helpers:
+            await asyncio.gather(*helpers, return_exceptions=True)
+        for viewer in self.viewers:
+            viewer.close()
