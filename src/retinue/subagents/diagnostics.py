@@ -1,0 +1,26 @@
+"""What the loader and the merge have to say about a file or a declaration: plain data for people and for `agents check`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+__all__ = ["Diagnostic", "Severity"]
+
+Severity: TypeAlias = Literal["error", "warning", "info"]
+"""`error`: refused. `warning`: loaded, but not as it was meant. `info`: worth knowing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnostic:
+    """One finding (invariant 11). `line` counts from 1, None where it is about the whole file; `path` is None for code."""
+
+    severity: Severity
+    code: str
+    message: str
+    remedy: str
+    path: Path | None = None
+    line: int | None = None
+
+    def __str__(self) -> str:
+        place = "" if self.path is None else f"{self.path}:{self.line}: " if self.line else f"{self.path}: "
+        return f"{place}{self.severity}: {self.message}. {self.remedy[0].upper()}{self.remedy[1:]}."
