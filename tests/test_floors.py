@@ -1,0 +1,67 @@
+"""The floors hold, and the watchman over them is awake: a forbidden import makes it fail, for each contract."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+FLOORS = "Floors: a file imports only from its own floor or from floors below it"
+KIT = "The test kit stands on floors 1 and 2"
+PRODUCT = "The product does not import its test kit"
+
+
+def lint(folder: Path) -> subprocess.CompletedProcess[str]:
+    """import-linter over the package that lies in `folder/src`, with the project's own contracts."""
+    command = [sys.executable, "-c", "from importlinter.cli import lint_imports_command; lint_imports_command()", "--no-cache"]
+    environment = {**os.environ, "PYTHONPATH": str(folder / "src"), "PYTHONUTF8": "1", "NO_COLOR": "1"}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=100)
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """The source and its contracts, to be spoilt."""
+    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__", "sample"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    return tmp_path
+
+
+def test_the_floors_hold() -> None:
+    done = lint(ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_each_contract_is_tried_below() -> None:
+    configured = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    assert {contract["name"] for contract in configured} == {FLOORS, KIT, PRODUCT}
+
+
+@pytest.mark.parametrize(
+    ("module", "forbidden", "contract"),
+    [
+        ("ids", "retinue.models", FLOORS),
+        ("tools", "retinue.workspace", FLOORS),
+        ("ledger", "retinue.permissions", FLOORS),
+        ("permissions", "retinue.agent", FLOORS),
+        ("agent", "retinue.subagents", FLOORS),
+        ("subagents", "retinue.harness", FLOORS),
+        ("harness", "retinue.cli", FLOORS),
+        ("testing", "retinue.agent", KIT),
+        ("harness", "retinue.testing", PRODUCT),
+    ],
+)
+def test_a_forbidden_import_is_found(copy: Path, module: str, forbidden: str, contract: str) -> None:
+    package = copy / "src" / "retinue"
+    file = package / f"{module}.py"
+    if not file.exists():
+        file = package / module / "spoilt.py"
+    with file.open("a") as source:
+        source.write(f"\nimport {forbidden}\n")
+    done = lint(copy)
+    assert done.returncode != 0
+    assert f"{contract} BROKEN" in " ".join(done.stdout.split())
