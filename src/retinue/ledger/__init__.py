@@ -1,1 +1,10 @@
-"""See the modules of this folder."""
+"""The store of threads, events, runs, invocations, requests, mail and owners: the port, and the ledgers that keep it.
+
+`retinue.ledger.sqlite` is imported only when it is used.
+"""
+
+from retinue.ledger.memory import MemoryLedger
+from retinue.ledger.open import open_ledger
+from retinue.ledger.port import Journal, Ledger
+
+__all__ = ["Journal", "Ledger", "MemoryLedger", "open_ledger"]

@@ -1,0 +1,246 @@
+"""Reading: each function takes the reader's connection and what to look for, and gives rows or records back."""
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from retinue.ledger.port import Journal
+from retinue.ledger.sqlite.writes import intent_of
+from retinue.ops import Draft, Record
+from retinue.rows import ForkPoint, InvocationRow, Mail, OwnerRow, RequestRow, RunRow, ThreadKey, ThreadRow
+from retinue.states import RequestState, RunState
+
+__all__ = [
+    "blob",
+    "cancel_intent",
+    "child_thread",
+    "children",
+    "draft",
+    "invocation",
+    "invocations",
+    "journal",
+    "last_run",
+    "mail",
+    "owner",
+    "records",
+    "request",
+    "requests",
+    "run",
+    "runs",
+    "state",
+    "thread",
+    "threads",
+    "tree",
+]
+
+_T = TypeVar("_T")
+
+_thread_row: Final = msgspec.json.Decoder(ThreadRow).decode
+_run_row: Final = msgspec.json.Decoder(RunRow).decode
+_invocation_row: Final = msgspec.json.Decoder(InvocationRow).decode
+_request_row: Final = msgspec.json.Decoder(RequestRow).decode
+_mail: Final = msgspec.json.Decoder(Mail).decode
+_owner_row: Final = msgspec.json.Decoder(OwnerRow).decode
+
+_THREADS: Final = (
+    "SELECT t.id, t.body, t.generation, t.head, t.updated_at, b.user, b.session, b.thread, f.base_generation, f.base_seq"
+    " FROM thread t LEFT JOIN fork f ON f.thread_id = t.id AND f.generation = t.generation"
+    " LEFT JOIN thread b ON b.id = f.base_id WHERE t.deleted = 0"
+)
+_BY_KEY: Final = " AND t.user = ? AND t.session = ? AND t.thread = ?"
+_INHERITED: Final = (
+    "WITH RECURSIVE piece(depth, id, generation, seq) AS ("
+    " SELECT 0, base_id, base_generation, base_seq FROM fork WHERE thread_id = ? AND generation = ?"
+    " UNION ALL SELECT depth + 1, f.base_id, f.base_generation, f.base_seq"
+    " FROM piece JOIN fork f ON f.thread_id = piece.id AND f.generation = piece.generation)"
+    " SELECT t.user, t.session, t.thread, e.generation, e.seq, e.type, e.run, e.attempt, e.at, e.body"
+    " FROM piece JOIN event e ON e.thread_id = piece.id AND e.generation = piece.generation AND e.seq <= piece.seq"
+    " JOIN thread t ON t.id = piece.id ORDER BY piece.depth DESC, e.seq"
+)
+_OWN: Final = (
+    "SELECT seq, type, run, attempt, at, body FROM event WHERE thread_id = ? AND generation = ? AND seq > ? ORDER BY seq LIMIT ?"
+)
+
+
+def thread(db: sqlite3.Connection, key: ThreadKey) -> ThreadRow | None:
+    """See `Ledger.thread`."""
+    return _one(db, _THREADS + _BY_KEY, key, _to_thread)
+
+
+def child_thread(db: sqlite3.Connection, parent: ThreadKey, agent_key: str | None, label: str | None) -> ThreadRow | None:
+    """See `Ledger.child_thread`."""
+    sql = _THREADS + " AND t.parent_user = ? AND t.parent_session = ? AND (t.agent_key = ? OR t.label = ?) ORDER BY t.id DESC"
+    return _one(db, sql, (parent.user, parent.session, agent_key or None, (label and label.casefold()) or None), _to_thread)
+
+
+def threads(db: sqlite3.Connection, user: str | None, session: str | None, hidden: bool, limit: int) -> list[ThreadRow]:
+    """See `Ledger.threads`."""
+    sql, values = _where({"t.user": user, "t.session": session, "t.hidden": None if hidden else 0})
+    return _all(db, f"{_THREADS}{sql} ORDER BY t.updated_at DESC, t.id DESC LIMIT ?", (*values, limit), _to_thread)
+
+
+def children(db: sqlite3.Connection, parent: ThreadKey) -> list[ThreadRow]:
+    """See `Ledger.children`."""
+    sql = _THREADS + " AND t.parent_user = ? AND t.parent_session = ? AND t.parent_thread = ? ORDER BY t.id"
+    return _all(db, sql, parent, _to_thread)
+
+
+def journal(db: sqlite3.Connection, key: ThreadKey) -> Journal | None:
+    """See `Ledger.journal`. Row and records are of one moment."""
+    db.execute("BEGIN")
+    try:
+        found = db.execute(_THREADS + _BY_KEY, key).fetchone()
+        if found is None:
+            return None
+        row, thread_id = _to_thread(found), found[0]
+        inherited: list[Record] = []
+        if row.base is not None:
+            for user, session, name, *rest in db.execute(_INHERITED, (thread_id, row.generation)):
+                inherited.append(Record(ThreadKey(user, session, name), *rest))
+        own = db.execute(_OWN, (thread_id, row.generation, 0, -1)).fetchall()
+        return Journal(row, tuple(inherited), tuple(Record(row.key, row.generation, *record) for record in own))
+    finally:
+        db.execute("COMMIT")
+
+
+def records(db: sqlite3.Connection, key: ThreadKey, generation: int, after: int, limit: int | None) -> list[Record]:
+    """See `Ledger.records`."""
+    sql = _OWN.replace("thread_id = ?", "thread_id = (SELECT t.id FROM thread t WHERE t.deleted = 0" + _BY_KEY + ")")
+    values = (*key, generation, after, -1 if limit is None else limit)
+    return _all(db, sql, values, lambda found: Record(key, generation, *found))
+
+
+def run(db: sqlite3.Connection, run_id: str) -> RunRow | None:
+    """See `Ledger.run`."""
+    return _one(db, "SELECT body FROM run WHERE run_id = ?", (run_id,), _to_run)
+
+
+def last_run(db: sqlite3.Connection, key: ThreadKey) -> RunRow | None:
+    """See `Ledger.last_run`."""
+    sql = "SELECT body FROM run WHERE user = ? AND session = ? AND thread = ? ORDER BY pos DESC LIMIT 1"
+    return _one(db, sql, key, _to_run)
+
+
+def runs(db: sqlite3.Connection, states: Sequence[RunState], roots_only: bool, user: str | None, limit: int) -> list[RunRow]:
+    """See `Ledger.runs`."""
+    sql, values = _where({"user": user})
+    if states:
+        sql += f" AND state IN ({', '.join('?' * len(states))})"
+        values += [state.value for state in states]
+    if roots_only:
+        sql += " AND root = run_id"
+    return _all(db, f"SELECT body FROM run WHERE 1{sql} ORDER BY pos DESC LIMIT ?", (*values, limit), _to_run)
+
+
+def tree(db: sqlite3.Connection, root_run: str) -> list[RunRow]:
+    """See `Ledger.tree`."""
+    return _all(db, "SELECT body FROM run WHERE root = ? ORDER BY pos", (root_run,), _to_run)
+
+
+def cancel_intent(db: sqlite3.Connection, lineage: Sequence[str]) -> str | None:
+    """See `Ledger.cancel_intent`."""
+    return intent_of(db.execute, lineage)
+
+
+def invocation(db: sqlite3.Connection, invocation_id: str) -> InvocationRow | None:
+    """See `Ledger.invocation`."""
+    return _one(db, "SELECT body FROM invocation WHERE invocation_id = ?", (invocation_id,), _to_invocation)
+
+
+def invocations(
+    db: sqlite3.Connection, parent_run: str | None, root_run: str | None, child: ThreadKey | None
+) -> list[InvocationRow]:
+    """See `Ledger.invocations`."""
+    user, session, name = child or (None, None, None)
+    names = {"parent_run": parent_run, "root_run": root_run, "child_user": user, "child_session": session, "child_thread": name}
+    sql, values = _where(names)
+    return _all(db, f"SELECT body FROM invocation WHERE 1{sql} ORDER BY pos", values, _to_invocation)
+
+
+def request(db: sqlite3.Connection, request_id: str) -> RequestRow | None:
+    """See `Ledger.request`."""
+    return _one(db, "SELECT body FROM request WHERE request_id = ?", (request_id,), _to_request)
+
+
+def requests(
+    db: sqlite3.Connection,
+    root_run: str | None,
+    root: ThreadKey | None,
+    user: str | None,
+    session: str | None,
+    state: RequestState | None,
+) -> list[RequestRow]:
+    """See `Ledger.requests`."""
+    named = {"root_run": root_run, "root_user": user, "root_session": session, "state": state and state.value}
+    sql, values = _where(named)
+    if root is not None:
+        sql += " AND root_user = ? AND root_session = ? AND root_thread = ?"
+        values += root
+    return _all(db, f"SELECT body FROM request WHERE 1{sql} ORDER BY pos", values, _to_request)
+
+
+def mail(db: sqlite3.Connection, key: ThreadKey) -> list[Mail]:
+    """See `Ledger.mail`."""
+    sql = "SELECT m.body FROM mail m JOIN thread t ON t.id = m.thread_id WHERE m.body IS NOT NULL" + _BY_KEY + " ORDER BY m.pos"
+    return _all(db, sql, key, lambda found: _mail(found[0]))
+
+
+def draft(db: sqlite3.Connection, key: ThreadKey) -> Draft | None:
+    """See `Ledger.draft`."""
+    sql = (
+        "SELECT d.message_id, d.text, d.at FROM draft d JOIN thread t ON t.id = d.thread_id"
+        " WHERE 1" + _BY_KEY + " ORDER BY d.pos DESC LIMIT 1"
+    )
+    return _one(db, sql, key, lambda found: Draft(*found))
+
+
+def blob(db: sqlite3.Connection, digest: str) -> bytes | None:
+    """See `Ledger.blob`."""
+    return _one(db, "SELECT data FROM blob WHERE digest = ?", (digest,), lambda found: bytes(found[0]))
+
+
+def state(db: sqlite3.Connection, user: str, session: str) -> dict[str, bytes]:
+    """See `Ledger.state`."""
+    return dict(db.execute("SELECT name, value FROM state WHERE user = ? AND session = ?", (user, session)).fetchall())
+
+
+def owner(db: sqlite3.Connection, owner_id: str) -> OwnerRow | None:
+    """See `Ledger.owner`."""
+    return _one(db, "SELECT body FROM owner WHERE owner_id = ?", (owner_id,), lambda found: _owner_row(found[0]))
+
+
+def _one(db: sqlite3.Connection, sql: str, values: Sequence[Any], make: Callable[[Any], _T]) -> _T | None:
+    cursor = db.execute(sql, values)
+    found = cursor.fetchone()
+    cursor.close()  # a statement that is not at its end would keep the snapshot
+    return None if found is None else make(found)
+
+
+def _all(db: sqlite3.Connection, sql: str, values: Sequence[Any], make: Callable[[Any], _T]) -> list[_T]:
+    return [make(found) for found in db.execute(sql, values).fetchall()]
+
+
+def _where(wanted: dict[str, Any]) -> tuple[str, list[Any]]:
+    given = {name: value for name, value in wanted.items() if value is not None}
+    return "".join(f" AND {name} = ?" for name in given), list(given.values())
+
+
+def _to_thread(found: Any) -> ThreadRow:
+    _, body, generation, head, updated_at, user, session, name, base_generation, base_seq = found
+    base = None if user is None else ForkPoint(ThreadKey(user, session, name), base_generation, base_seq)
+    row = _thread_row(body)
+    return msgspec.structs.replace(row, generation=generation, head=head, updated_at=updated_at, base=base)
+
+
+def _to_run(found: Any) -> RunRow:
+    return _run_row(found[0])
+
+
+def _to_invocation(found: Any) -> InvocationRow:
+    return _invocation_row(found[0])
+
+
+def _to_request(found: Any) -> RequestRow:
+    return _request_row(found[0])

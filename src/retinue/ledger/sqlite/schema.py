@@ -1,0 +1,99 @@
+"""The tables: key and index columns beside one JSON body, and the numbered migrations that make them."""
+
+import sqlite3
+from typing import Final
+
+from retinue.errors import LedgerUnavailable
+
+__all__ = ["APPLICATION_ID", "MIGRATIONS", "migrate"]
+
+APPLICATION_ID: Final = 0x52455449
+"""`RETI`, in the header of the file: it tells a ledger from any other SQLite database."""
+
+_V1: Final = (
+    # `head`, `generation`, `updated_at` and `deleted` move; the rest of a thread's row is its body
+    """CREATE TABLE thread(
+        id INTEGER PRIMARY KEY, user TEXT NOT NULL, session TEXT NOT NULL, thread TEXT NOT NULL,
+        generation INTEGER NOT NULL, head INTEGER NOT NULL, updated_at INTEGER NOT NULL,
+        hidden INTEGER NOT NULL, deleted INTEGER NOT NULL DEFAULT 0,
+        parent_user TEXT, parent_session TEXT, parent_thread TEXT, agent_key TEXT, label TEXT, body BLOB NOT NULL,
+        UNIQUE(user, session, thread))""",
+    """CREATE INDEX thread_parent ON thread(parent_user, parent_session, parent_thread)
+        WHERE parent_session IS NOT NULL""",
+    # a generation below 1 holds what was copied from a purged thread
+    """CREATE TABLE event(
+        thread_id INTEGER NOT NULL, generation INTEGER NOT NULL, seq INTEGER NOT NULL,
+        type TEXT NOT NULL, run TEXT NOT NULL, attempt INTEGER NOT NULL, at INTEGER NOT NULL, body BLOB NOT NULL,
+        PRIMARY KEY(thread_id, generation, seq)) WITHOUT ROWID""",
+    # what a generation's history begins with
+    """CREATE TABLE fork(
+        thread_id INTEGER NOT NULL, generation INTEGER NOT NULL,
+        base_id INTEGER NOT NULL, base_generation INTEGER NOT NULL, base_seq INTEGER NOT NULL,
+        PRIMARY KEY(thread_id, generation)) WITHOUT ROWID""",
+    "CREATE INDEX fork_base ON fork(base_id)",
+    """CREATE TABLE run(
+        pos INTEGER PRIMARY KEY, run_id TEXT NOT NULL UNIQUE,
+        user TEXT NOT NULL, session TEXT NOT NULL, thread TEXT NOT NULL,
+        root TEXT NOT NULL, state TEXT NOT NULL, attempt INTEGER NOT NULL, body BLOB NOT NULL)""",
+    "CREATE INDEX run_thread ON run(user, session, thread)",
+    "CREATE INDEX run_root ON run(root)",
+    "CREATE INDEX run_state ON run(state)",
+    "CREATE TABLE cancel(run_id TEXT PRIMARY KEY, reason TEXT NOT NULL, by TEXT NOT NULL, at INTEGER NOT NULL) WITHOUT ROWID",
+    """CREATE TABLE invocation(
+        pos INTEGER PRIMARY KEY, invocation_id TEXT NOT NULL UNIQUE, parent_run TEXT NOT NULL, root_run TEXT NOT NULL,
+        child_user TEXT NOT NULL, child_session TEXT NOT NULL, child_thread TEXT NOT NULL,
+        state TEXT NOT NULL, attempt INTEGER NOT NULL, body BLOB NOT NULL)""",
+    "CREATE INDEX invocation_parent ON invocation(parent_run)",
+    "CREATE INDEX invocation_root ON invocation(root_run)",
+    "CREATE INDEX invocation_child ON invocation(child_session, child_thread)",
+    """CREATE TABLE request(
+        pos INTEGER PRIMARY KEY, request_id TEXT NOT NULL UNIQUE, root_run TEXT NOT NULL,
+        root_user TEXT NOT NULL, root_session TEXT NOT NULL, root_thread TEXT NOT NULL,
+        state TEXT NOT NULL, body BLOB NOT NULL)""",
+    "CREATE INDEX request_run ON request(root_run)",
+    "CREATE INDEX request_root ON request(root_session, root_thread)",
+    # a mail that has been taken keeps its id, without a body: delivery is told once
+    """CREATE TABLE mail(
+        pos INTEGER PRIMARY KEY, thread_id INTEGER NOT NULL, mail_id TEXT NOT NULL, body BLOB,
+        UNIQUE(thread_id, mail_id))""",
+    """CREATE TABLE draft(
+        pos INTEGER PRIMARY KEY, thread_id INTEGER NOT NULL, message_id TEXT NOT NULL,
+        text TEXT NOT NULL, at INTEGER NOT NULL, UNIQUE(thread_id, message_id))""",
+    "CREATE TABLE blob(digest TEXT PRIMARY KEY, data BLOB NOT NULL)",
+    """CREATE TABLE state(
+        user TEXT NOT NULL, session TEXT NOT NULL, name TEXT NOT NULL, value BLOB NOT NULL,
+        PRIMARY KEY(user, session, name)) WITHOUT ROWID""",
+    "CREATE TABLE owner(owner_id TEXT PRIMARY KEY, body BLOB NOT NULL)",
+)
+
+MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (_V1,)
+"""Statements by version: entry 0 makes version 1 of an empty file, entry n takes version n to n + 1. Only ever appended to."""
+
+
+def migrate(connection: sqlite3.Connection, path: str) -> None:
+    """Bring the file to this version. The caller holds the write transaction.
+
+    Raises:
+        LedgerUnavailable: it is another program's database, or of a newer Retinue.
+    """
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if application != APPLICATION_ID and (application or version or tables):
+        raise LedgerUnavailable(
+            f"`{path}` is a database of another program",
+            code="not_a_ledger",
+            remedy="name another file for the ledger",
+        )
+    if version > len(MIGRATIONS):
+        raise LedgerUnavailable(
+            f"`{path}` has ledger version {version}; this Retinue knows versions up to {len(MIGRATIONS)}",
+            code="newer_version",
+            remedy="upgrade Retinue (`pip install -U retinue`), or name another file for the ledger",
+        )
+    for number, statements in enumerate(MIGRATIONS[version:], start=version + 1):
+        for statement in statements:
+            connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {number}")
+    if application != APPLICATION_ID:
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")

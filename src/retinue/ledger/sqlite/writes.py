@@ -1,0 +1,325 @@
+"""Each op as SQL. A function here carries out one op inside the open transaction, or raises before it has written anything.
+
+The common case is one conditional statement; only where it found nothing is the row read, so that the rule can say why.
+"""
+
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from retinue.errors import ConfigurationError, LedgerConflict
+from retinue.ids import check_scope_id
+from retinue.ledger import rules
+from retinue.ledger.sqlite.locks import OwnerLocks
+from retinue.ops import (
+    Append,
+    CreateThread,
+    DropDraft,
+    DropOwner,
+    HideThread,
+    Op,
+    OpenGeneration,
+    PutBlob,
+    PutDraft,
+    PutInvocation,
+    PutMail,
+    PutOwner,
+    PutRequest,
+    PutRun,
+    PutState,
+    Receipt,
+    RequestCancel,
+    TakeMail,
+)
+from retinue.rows import ForkPoint, ThreadKey
+from retinue.states import InvocationState, RequestState, RunState
+
+__all__ = ["Writes", "intent_of"]
+
+_encode: Final = msgspec.json.Encoder().encode
+_THREAD_ID: Final = "(SELECT id FROM thread WHERE user = ? AND session = ? AND thread = ?)"
+_EVENT: Final = "INSERT INTO event(thread_id, generation, seq, type, run, attempt, at, body) VALUES "
+_CHUNK: Final = 16
+_EVENTS: Final = tuple(_EVENT + ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?)"] * count) for count in range(_CHUNK + 1))
+_ADVANCE: Final = (
+    "UPDATE thread SET head = ?, updated_at = ? WHERE user = ? AND session = ? AND thread = ? AND generation = ? AND head = ?"
+    " RETURNING id"
+)
+_INSERT_RUN: Final = (
+    "INSERT INTO run(run_id, user, session, thread, root, state, attempt, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+    " ON CONFLICT DO NOTHING"
+)
+_UPDATE_RUN: Final = "UPDATE run SET state = ?, attempt = ?, body = ? WHERE run_id = ? AND state = ? AND attempt = ?"
+_INSERT_INVOCATION: Final = (
+    "INSERT INTO invocation(invocation_id, parent_run, root_run, child_user, child_session, child_thread, state, attempt, body)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_INSERT_REQUEST: Final = (
+    "INSERT INTO request(request_id, root_run, root_user, root_session, root_thread, state, body) VALUES (?, ?, ?, ?, ?, ?, ?)"
+)
+
+
+class Writes:
+    """The ops, bound to the writer's connection and the lock files of owners."""
+
+    def __init__(self, connection: sqlite3.Connection, locks: OwnerLocks) -> None:
+        self._execute = connection.execute
+        self._locks = locks
+        self.registered: list[str] = []
+        """Owners whose lock was taken in this transaction; the writer gives it back if the transaction fails."""
+        self.dropped: list[str] = []
+        """Owners to let go of when this transaction is committed."""
+        self._apply: Final[dict[type, Callable[[Any], object]]] = {
+            Append: self._append,
+            CreateThread: self._create,
+            OpenGeneration: self._open_generation,
+            HideThread: self._hide,
+            PutRun: self._put_run,
+            PutInvocation: self._put_invocation,
+            PutRequest: self._put_request,
+            PutMail: self._put_mail,
+            TakeMail: self._take_mail,
+            RequestCancel: self._request_cancel,
+            PutDraft: self._put_draft,
+            DropDraft: self._drop_draft,
+            PutBlob: self._put_blob,
+            PutState: self._put_state,
+            PutOwner: self._put_owner,
+            DropOwner: self._drop_owner,
+        }
+
+    def commit(self, ops: Sequence[Op]) -> Receipt:
+        """All ops of one call. If this raises, the caller takes back what was written."""
+        heads: dict[ThreadKey, tuple[int, int]] = {}
+        for op in ops:
+            self._apply[type(op)](op)
+            if type(op) is Append:
+                heads[op.key] = (op.generation, op.head + len(op.events))
+        return Receipt(heads)
+
+    # ------------------------------------------------------------------ threads
+
+    def _append(self, op: Append) -> None:
+        events, seq = op.events, op.head
+        if not events:
+            rules.check_append(op, self._place(op.key))
+            return
+        place = (*op.key, op.generation, seq)
+        found = self._execute(_ADVANCE, (seq + len(events), events[-1].at, *place)).fetchone()
+        if found is None:
+            rules.check_append(op, self._place(op.key))
+            return
+        (thread_id,), generation = found, op.generation
+        for start in range(0, len(events), _CHUNK):
+            values: list[Any] = []
+            chunk = events[start : start + _CHUNK]
+            for event in chunk:
+                seq += 1
+                values += (thread_id, generation, seq, event.type, event.run, event.attempt, event.at, event.body)
+            self._execute(_EVENTS[len(chunk)], values)
+
+    def _create(self, op: CreateThread) -> None:
+        row, parent = op.row, op.row.parent or (None, None, None)
+        rules.check_create(op, self._place(row.key) is not None)
+        base = None if row.base is None else self._base(op, row.base)
+        label = row.label and row.label.casefold()
+        values = (*row.key, row.updated_at or row.created_at, int(row.hidden), *parent, row.agent_key, label, _encode(row))
+        cursor = self._execute(
+            "INSERT INTO thread(user, session, thread, generation, head, updated_at, hidden,"
+            " parent_user, parent_session, parent_thread, agent_key, label, body)"
+            " VALUES (?, ?, ?, 1, 0, ?, ?, ?, ?, ?, ?, ?, ?)",
+            values,
+        )
+        if base is not None:
+            self._execute("INSERT INTO fork VALUES (?, 1, ?, ?, ?)", (cursor.lastrowid, *base))
+
+    def _open_generation(self, op: OpenGeneration) -> None:
+        rules.check_generation(op, self._place(op.key))
+        base = None if op.base is None else self._base(op, op.base)
+        self._execute(
+            "UPDATE thread SET generation = ?, head = 0 WHERE user = ? AND session = ? AND thread = ?", (op.generation, *op.key)
+        )
+        if base is not None:
+            self._execute(f"INSERT INTO fork VALUES ({_THREAD_ID}, ?, ?, ?, ?)", (*op.key, op.generation, *base))
+
+    def _hide(self, op: HideThread) -> None:
+        cursor = self._execute("UPDATE thread SET deleted = 1 WHERE user = ? AND session = ? AND thread = ?", op.key)
+        rules.check_thread(op, cursor.rowcount == 1)
+
+    def _base(self, op: CreateThread | OpenGeneration, base: ForkPoint) -> tuple[int, int, int]:
+        found = self._execute(
+            "SELECT id, generation, head, (SELECT max(seq) FROM event WHERE thread_id = id AND event.generation = ?)"
+            " FROM thread WHERE user = ? AND session = ? AND thread = ?",
+            (base.generation, *base.key),
+        ).fetchone()
+        thread_id, current, head, last = found or (0, 0, 0, None)
+        if base.generation == current:
+            last = head
+        elif 1 <= base.generation < current:
+            last = last or 0
+        rules.check_base(op, base, last)
+        return thread_id, base.generation, base.seq
+
+    def _place(self, key: ThreadKey) -> tuple[int, int] | None:
+        sql = "SELECT generation, head FROM thread WHERE user = ? AND session = ? AND thread = ?"
+        return self._execute(sql, key).fetchone()
+
+    # ------------------------------------------------------------------ runs, invocations, requests
+
+    def _put_run(self, op: PutRun) -> None:
+        row, expect = op.row, op.expect
+        if not rules.run_step_allowed(op) or (rules.intent_matters(op) and intent_of(self._execute, row.lineage) is not None):
+            self._refuse_run(op)
+        if expect is None:
+            values = (row.run_id, *row.key, row.root, row.state.value, row.attempt, _encode(row))
+            cursor = self._execute(_INSERT_RUN, values)
+        else:
+            cursor = self._execute(
+                _UPDATE_RUN, (row.state.value, row.attempt, _encode(row), row.run_id, expect[0].value, expect[1])
+            )
+        if cursor.rowcount != 1:
+            self._refuse_run(op)
+
+    def _refuse_run(self, op: PutRun) -> None:
+        found = self._execute("SELECT state, attempt FROM run WHERE run_id = ?", (op.row.run_id,)).fetchone()
+        stored = found and (RunState(found[0]), found[1])
+        rules.check_run(op, stored, intent_of(self._execute, op.row.lineage))
+
+    def _put_invocation(self, op: PutInvocation) -> None:
+        row = op.row
+        found = self._execute("SELECT state, attempt FROM invocation WHERE invocation_id = ?", (row.invocation_id,)).fetchone()
+        rules.check_invocation(op, found and (InvocationState(found[0]), found[1]))
+        if found is None:
+            values = (row.invocation_id, row.parent_run, row.root_run, *row.child, row.state.value, row.attempt, _encode(row))
+            self._execute(_INSERT_INVOCATION, values)
+        else:
+            self._execute(
+                "UPDATE invocation SET state = ?, attempt = ?, body = ? WHERE invocation_id = ?",
+                (row.state.value, row.attempt, _encode(row), row.invocation_id),
+            )
+
+    def _put_request(self, op: PutRequest) -> None:
+        row = op.row
+        found = self._execute("SELECT state FROM request WHERE request_id = ?", (row.request_id,)).fetchone()
+        rules.check_request(op, found and RequestState(found[0]))
+        if found is None:
+            self._execute(_INSERT_REQUEST, (row.request_id, row.root_run, *row.root, row.state.value, _encode(row)))
+        else:
+            self._execute(
+                "UPDATE request SET state = ?, body = ? WHERE request_id = ?", (row.state.value, _encode(row), row.request_id)
+            )
+
+    def _request_cancel(self, op: RequestCancel) -> None:
+        cursor = self._execute(
+            "INSERT INTO cancel SELECT run_id, ?, ?, ? FROM run WHERE run_id = ? ON CONFLICT DO NOTHING",
+            (op.reason, op.by, op.at, op.run_id),
+        )
+        if cursor.rowcount != 1:
+            rules.check_cancel(op, self._execute("SELECT 1 FROM run WHERE run_id = ?", (op.run_id,)).fetchone() is not None)
+
+    # ------------------------------------------------------------------ mail, drafts, blobs, state, owners
+
+    def _put_mail(self, op: PutMail) -> None:
+        cursor = self._execute(
+            "INSERT INTO mail(thread_id, mail_id, body) SELECT id, ?, ? FROM thread"
+            " WHERE user = ? AND session = ? AND thread = ? ON CONFLICT DO NOTHING",
+            (op.mail.mail_id, _encode(op.mail), *op.key),
+        )
+        if cursor.rowcount != 1:
+            rules.check_thread(op, self._place(op.key) is not None)
+
+    def _take_mail(self, op: TakeMail) -> None:
+        cursor = self._execute(
+            f"UPDATE mail SET body = NULL WHERE mail_id = ? AND body IS NOT NULL AND thread_id = {_THREAD_ID}",
+            (op.mail_id, *op.key),
+        )
+        rules.check_taken(op, cursor.rowcount == 1)
+
+    def _put_draft(self, op: PutDraft) -> None:
+        draft = op.draft
+        cursor = self._execute(
+            "INSERT OR REPLACE INTO draft(thread_id, message_id, text, at) SELECT id, ?, ?, ? FROM thread"
+            " WHERE user = ? AND session = ? AND thread = ?",
+            (draft.message_id, draft.text, draft.at, *op.key),
+        )
+        rules.check_thread(op, cursor.rowcount == 1)
+
+    def _drop_draft(self, op: DropDraft) -> None:
+        self._execute(f"DELETE FROM draft WHERE message_id = ? AND thread_id = {_THREAD_ID}", (op.message_id, *op.key))
+
+    def _put_blob(self, op: PutBlob) -> None:
+        self._execute("INSERT INTO blob VALUES (?, ?) ON CONFLICT DO NOTHING", (op.digest, op.data))
+
+    def _put_state(self, op: PutState) -> None:
+        self._execute("INSERT OR REPLACE INTO state VALUES (?, ?, ?, ?)", (op.user, op.session, op.name, bytes(op.value)))
+
+    def _put_owner(self, op: PutOwner) -> None:
+        owner_id = op.row.owner_id
+        try:
+            check_scope_id(owner_id, where="owner id")  # it names a file
+        except ConfigurationError as error:
+            raise LedgerConflict(error.message, op=op, code="state", remedy=error.remedy) from error
+        new = owner_id not in self._locks.held()
+        if not self._locks.take(owner_id):
+            raise LedgerConflict(
+                f"owner `{owner_id}` is another live process", op=op, code="taken", remedy="make a new owner id for each process"
+            )
+        if new:
+            self.registered.append(owner_id)
+        self._execute("INSERT OR REPLACE INTO owner VALUES (?, ?)", (owner_id, _encode(op.row)))
+
+    def _drop_owner(self, op: DropOwner) -> None:
+        self._execute("DELETE FROM owner WHERE owner_id = ?", (op.owner_id,))
+        self.dropped.append(op.owner_id)
+
+    # ------------------------------------------------------------------ purge
+
+    def purge(self, key: ThreadKey) -> int:
+        """Remove a thread after copying what others refer to into them; how many records it had (M12)."""
+        found = self._execute("SELECT id FROM thread WHERE user = ? AND session = ? AND thread = ?", key).fetchone()
+        if found is None:
+            return 0
+        unfinished = self._execute(
+            "SELECT run_id FROM run WHERE user = ? AND session = ? AND thread = ? AND state IN (?, ?)", (*key, *rules.UNFINISHED)
+        ).fetchone()
+        rules.check_purge(key, unfinished and unfinished[0])
+        (gone,) = found
+        referring = "SELECT thread_id, generation, base_generation, base_seq FROM fork WHERE base_id = ? AND thread_id <> ?"
+        while rows := self._execute(referring, (gone, gone)).fetchall():
+            for row in rows:
+                self._adopt(gone, *row)
+        removed = self._execute("DELETE FROM event WHERE thread_id = ?", (gone,)).rowcount
+        for table in ("fork", "mail", "draft"):
+            self._execute(f"DELETE FROM {table} WHERE thread_id = ?", (gone,))
+        self._execute("DELETE FROM thread WHERE id = ?", (gone,))
+        return removed
+
+    def _adopt(self, gone: int, heir: int, generation: int, base_generation: int, base_seq: int) -> None:
+        """Copy the segment that a generation of `heir` begins with into a generation of its own below 1."""
+        older = self._execute(
+            "SELECT base_id, base_generation, base_seq FROM fork WHERE thread_id = ? AND generation = ?", (gone, base_generation)
+        ).fetchone()
+        self._execute("DELETE FROM fork WHERE thread_id = ? AND generation = ?", (heir, generation))
+        if base_seq:
+            lowest = "SELECT coalesce(min(generation), 1) FROM event WHERE thread_id = ?"
+            copy = min(self._execute(lowest, (heir,)).fetchone()[0], 1) - 1
+            self._execute(
+                "INSERT INTO event SELECT ?, ?, seq, type, run, attempt, at, body FROM event"
+                " WHERE thread_id = ? AND generation = ? AND seq <= ?",
+                (heir, copy, gone, base_generation, base_seq),
+            )
+            self._execute("INSERT INTO fork VALUES (?, ?, ?, ?, ?)", (heir, generation, heir, copy, base_seq))
+            generation = copy
+        if older is not None:
+            self._execute("INSERT INTO fork VALUES (?, ?, ?, ?, ?)", (heir, generation, *older))
+
+
+def intent_of(execute: Callable[..., sqlite3.Cursor], lineage: Iterable[str]) -> str | None:
+    """The reason of the first cancel intent on a lineage, root first."""
+    for run_id in lineage:
+        found = execute("SELECT reason FROM cancel WHERE run_id = ?", (run_id,)).fetchone()
+        if found is not None:
+            return found[0]
+    return None
