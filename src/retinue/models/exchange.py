@@ -1,0 +1,196 @@
+"""One HTTP exchange with a Chat Completions server: a whole answer, or the reason why there is none. No retries here."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, cast
+from urllib.parse import urljoin, urlsplit
+
+from retinue.clock import Clock
+from retinue.models.assemble import Assembler, BadStream
+from retinue.models.faults import Fault, from_error_body, from_status, redacted, retry_after
+from retinue.models.idle import IdleWatch
+from retinue.models.port import Emit, ModelAnswer
+from retinue.models.sse import EventStream
+from retinue.models.text import loads
+
+if TYPE_CHECKING:
+    import aiohttp
+
+__all__ = ["exchange"]
+
+_LONGEST_ERROR: Final = 64 * 1024
+_DRAIN: Final = 0.25
+"""Seconds to wait for the end of a response after its `[DONE]`, so that the connection can be used again."""
+
+
+async def exchange(
+    session: "aiohttp.ClientSession",
+    url: str,
+    body: bytes,
+    headers: Mapping[str, str],
+    emit: Emit,
+    *,
+    clock: Clock,
+    idle_timeout: float,
+    secrets: tuple[str, ...],
+) -> ModelAnswer | Fault:
+    """Ask once. A cancelled or broken exchange closes its connection; a half answer is dropped whole."""
+    import aiohttp
+
+    reader = _Reader(emit, clock, secrets)
+    # Redirects are never followed: the request carries the key and the conversation.
+    post = session.post(url, data=body, headers=headers, allow_redirects=False)
+    try:
+        async with IdleWatch(clock, idle_timeout) as watch, post as response:
+            watch.touch()
+            return await reader.read(response, watch, url)
+    except (aiohttp.ClientError, OSError) as error:  # TimeoutError is an OSError
+        return reader.broken(error, idle_timeout)
+
+
+class _Reader:
+    """Reads one response."""
+
+    def __init__(self, emit: Emit, clock: Clock, secrets: tuple[str, ...]) -> None:
+        self._emit = emit
+        self._clock = clock
+        self._secrets = secrets
+        self._started = False
+        self._assembler = Assembler()
+        self._done = False
+        self._events = 0
+
+    async def read(self, response: "aiohttp.ClientResponse", watch: IdleWatch, url: str) -> ModelAnswer | Fault:
+        """The answer, or what it says of an error."""
+        self._started = True
+        if 300 <= response.status < 400:
+            target = urlsplit(urljoin(url, response.headers.get("Location", "")))
+            place = redacted(f"{target.scheme}://{target.netloc.rpartition('@')[2]}{target.path}", self._secrets)
+            return Fault("bad_response", f"it redirects to `{place}`, which is not followed", response.status)
+        if response.status != 200:
+            raw = await _bytes(response, watch, _LONGEST_ERROR)
+            wait = retry_after(response.headers, self._clock.now_ms())
+            return from_status(response.status, raw, self._secrets, wait)
+        return await self._body(response, watch)
+
+    async def _body(self, response: "aiohttp.ClientResponse", watch: IdleWatch) -> ModelAnswer | Fault:
+        """Events, or one JSON document: some servers do not stream, some do so under another content type."""
+        first = b""
+        while not first.strip():
+            piece = await response.content.readany()
+            if not piece:
+                return Fault("bad_response", "the answer is empty")
+            watch.touch()
+            first += piece
+        if first.lstrip()[:1] in (b"{", b"<", b"["):
+            return self._document(first + await _bytes(response, watch))
+        events = EventStream()
+        piece = first
+        while piece:
+            watch.touch()
+            for data in events.feed(piece):
+                if (fault := self._event(data)) is not None:
+                    return fault
+            if self._done:
+                await _drain(response)
+                return self._answer()
+            piece = await response.content.readany()
+        for data in events.end():
+            if data.endswith(b"}") and (fault := self._event(data)) is not None:
+                return fault
+        return self._ended()
+
+    def _document(self, raw: bytes) -> ModelAnswer | Fault:
+        try:
+            value: Any = loads(raw)
+        except ValueError:
+            what = "an HTML page instead of JSON" if raw.lstrip()[:1] == b"<" else "it is not JSON"
+            return Fault("bad_response", what)
+        return self._chunk(value) or self._answer()
+
+    def _event(self, data: bytes) -> Fault | None:
+        self._events += 1
+        if data == b"[DONE]":
+            self._done = True
+            return None
+        if self._done:
+            return None
+        try:
+            value: Any = loads(data)
+        except ValueError:
+            return Fault("bad_response", "a chunk of the stream is not JSON")
+        return self._chunk(value)
+
+    def _chunk(self, value: Any) -> Fault | None:
+        if isinstance(value, dict) and (error := cast("dict[str, Any]", value).get("error")):
+            return from_error_body(error, self._secrets)
+        try:
+            deltas = self._assembler.feed(value)
+        except BadStream as error:
+            return Fault("bad_response", str(error))
+        for delta in deltas:
+            self._emit(delta)
+        return None
+
+    def _answer(self) -> ModelAnswer | Fault:
+        for delta in self._assembler.flush():
+            self._emit(delta)
+        try:
+            return self._assembler.answer()
+        except BadStream as error:
+            return Fault("bad_response", str(error))
+
+    def _ended(self) -> ModelAnswer | Fault:
+        """The stream is over without its end mark: whole if a finish reason came, else cut off."""
+        if self._assembler.finish is not None:
+            return self._answer()
+        if self._events:
+            return Fault("stream_broken", "the connection was closed before the end of the answer")
+        return Fault("bad_response", "it is neither JSON nor a stream of events")
+
+    def broken(self, error: Exception, idle_timeout: float) -> ModelAnswer | Fault:
+        """What an exception of the transport means at this point."""
+        import aiohttp
+
+        if self._assembler.finish is not None:
+            return self._answer()
+        if isinstance(error, aiohttp.ConnectionTimeoutError):
+            return Fault("timeout", "no connection was made in time")
+        if isinstance(error, TimeoutError):
+            return Fault("timeout", f"not a byte in {idle_timeout:g} s")
+        if self._started:
+            return Fault("stream_broken", "the connection was lost in the middle of the answer")
+        if isinstance(error, (aiohttp.ClientSSLError, aiohttp.ClientConnectorCertificateError)):
+            return Fault("unreachable", "its certificate is not trusted, or it does not speak TLS", final=True)
+        if isinstance(error, aiohttp.ClientConnectorDNSError):
+            return Fault("unreachable", "the host name is not known")
+        if isinstance(error, aiohttp.ClientConnectorError):
+            refused = isinstance(error.os_error, ConnectionRefusedError)
+            return Fault("unreachable", "connection refused" if refused else redacted(str(error.os_error), self._secrets))
+        if isinstance(error, (aiohttp.ServerDisconnectedError, OSError)):
+            return Fault("unreachable", "the connection was closed before an answer came")
+        # Not str(error): it may quote headers, and they hold the key.
+        return Fault("bad_response", f"it does not speak HTTP as expected ({type(error).__name__})")
+
+
+async def _bytes(response: "aiohttp.ClientResponse", watch: IdleWatch, limit: int | None = None) -> bytes:
+    """The rest of a body, at most `limit` bytes."""
+    pieces: list[bytes] = []
+    size = 0
+    while (limit is None or size < limit) and (piece := await response.content.readany()):
+        watch.touch()
+        pieces.append(piece)
+        size += len(piece)
+    return b"".join(pieces)
+
+
+async def _drain(response: "aiohttp.ClientResponse") -> None:
+    """Read to the end of a response that is over, but do not insist."""
+    import aiohttp
+
+    try:
+        async with asyncio.timeout(_DRAIN):
+            while await response.content.readany():
+                pass
+    except (aiohttp.ClientError, OSError):
+        response.close()  # the answer is complete, whatever becomes of its connection

@@ -1,0 +1,249 @@
+"""Any server with an OpenAI-compatible Chat Completions endpoint, asked over aiohttp.
+
+One pool of connections for a model and an event loop, made at the first call. Nothing heavy is imported before that.
+"""
+
+import asyncio
+import os
+import random
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from retinue.clock import Clock, SystemClock
+from retinue.config import ChatClientConfig
+from retinue.errors import ConfigurationError
+from retinue.models.exchange import exchange
+from retinue.models.faults import Fault, Target
+from retinue.models.port import Delta, Emit, ModelAnswer, ModelRequest
+from retinue.models.prices import cost_of
+from retinue.models.profiles import KNOWN, Profile, is_loopback, known_at, where
+from retinue.models.wire import ChatWire, body_of
+
+if TYPE_CHECKING:
+    import aiohttp
+
+__all__ = ["OpenAIChatModel"]
+
+_FIRST_WAIT: Final = 0.5
+_LONGEST_WAIT: Final = 8.0
+_LONGEST_ASKED_WAIT: Final = 60.0
+_HEADER_VALUE: Final = re.compile(r"[!-~]{1,200}")
+
+
+class OpenAIChatModel:
+    """A model behind `POST {base_url}/chat/completions`, streamed.
+
+    Args:
+        name: The model's name at that provider.
+        base_url: Up to and without `/chat/completions`.
+        api_key: The key, or `env:NAME` for one in the environment. Left out: the known provider's own variable
+            (`OPENAI_API_KEY`), which is read at each call and sent to that provider's host only.
+        key_env: Where the key of a provider that is not known is looked for; there need not be one.
+        provider: The provider's name; left out it follows from `base_url` (host and port where it is not known).
+        headers: Further headers of each request.
+        connect_timeout: Seconds for making a connection.
+        idle_timeout: Seconds between two bytes of an answer, and before the first one. There is no limit in total.
+        retries: How often a call that failed for a passing reason is tried again, as long as nothing was shown of it.
+        clock: For waits and idle times.
+        max_connections: Open at once to this model.
+        jitter: Gives numbers from 0 to 1 that spread the waits.
+
+    Raises:
+        ConfigurationError: `base_url` is not one.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        base_url: str = "https://api.openai.com/v1",
+        api_key: str | None = None,
+        key_env: str | None = None,
+        provider: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        connect_timeout: float = 10.0,
+        idle_timeout: float = 300.0,
+        retries: int = 2,
+        clock: Clock | None = None,
+        max_connections: int = 256,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self.name = name
+        self.profile = _profile(_checked(base_url), provider, key_env)
+        self.provider = self.profile.provider
+        self._api_key = api_key
+        self._headers = _checked_headers(headers or {})
+        self._connect_timeout = connect_timeout
+        self._idle_timeout = idle_timeout
+        self._retries = retries
+        self._clock = clock or SystemClock()
+        self._max_connections = max_connections
+        self._jitter = jitter
+        self._local = is_loopback(self.profile.base_url)
+        self._wire = ChatWire(self.profile)
+        self._sessions: dict[asyncio.AbstractEventLoop, aiohttp.ClientSession] = {}
+
+    def __repr__(self) -> str:
+        return f"OpenAIChatModel({self.reference!r})"
+
+    @property
+    def reference(self) -> str:
+        """The text that `resolve_model` makes this model of: `openai:gpt-5`, `http://127.0.0.1:8080/v1#name`."""
+        known = KNOWN.get(self.provider)
+        if known is not None and known.base_url == self.profile.base_url:
+            return f"{self.provider}:{self.name}"
+        return f"{self.profile.base_url}#{self.name}"
+
+    async def answer(self, request: ModelRequest, emit: Emit) -> ModelAnswer:
+        """See `ChatModel`. A call that failed is tried again by itself only before the first delta."""
+        name = self._named(request.envelope.settings)
+        key, env = self._key()
+        target = Target(self.provider, name, self.profile.base_url, env, self._local)
+        if key is None and (self.profile.needs_key or self._api_key is not None):
+            raise Fault("missing_key").error(target)
+        if key is not None and not key.isprintable():
+            raise Fault("authentication", "the key holds a line break or another control character").error(target)
+        headers = self._request_headers(request, key)
+        secrets = tuple(text for text in (key, *self._headers.values()) if text)
+        body = body_of(self._wire, request, name)
+        shown = False
+
+        def show(delta: Delta) -> None:
+            nonlocal shown
+            shown = True
+            emit(delta)
+
+        attempt = 1
+        while True:
+            outcome = await exchange(
+                self._session(),
+                f"{self.profile.base_url}/chat/completions",
+                body,
+                headers,
+                show,
+                clock=self._clock,
+                idle_timeout=self._idle_timeout,
+                secrets=secrets,
+            )
+            if isinstance(outcome, ModelAnswer):
+                cost = cost_of(self.profile.prices, name, outcome.usage)
+                return outcome if cost is None else msgspec.structs.replace(outcome, cost=cost)
+            wait = self._wait(outcome, attempt)
+            if shown or wait is None:
+                raise outcome.error(target, attempt)
+            await self._clock.sleep(wait)
+            attempt += 1
+
+    async def close(self) -> None:
+        """See `ChatModel`. It may be used again afterwards: the next call opens a new pool."""
+        here = asyncio.get_running_loop()
+        sessions, self._sessions = self._sessions, {}
+        for loop, session in sessions.items():
+            if loop is here:
+                await session.close()
+            elif loop.is_running():
+                await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(session.close(), loop))
+            else:
+                _abandon(session)
+
+    def _wait(self, fault: Fault, attempt: int) -> float | None:
+        """Seconds until the next attempt, None if there is none."""
+        if not fault.retryable or attempt > self._retries:
+            return None
+        if fault.retry_after is not None:
+            return fault.retry_after if fault.retry_after <= _LONGEST_ASKED_WAIT else None
+        return min(_LONGEST_WAIT, _FIRST_WAIT * 2 ** (attempt - 1)) * (0.5 + self._jitter() / 2)
+
+    def _named(self, settings: ChatClientConfig) -> str:
+        return (settings.model or self.name).removeprefix(f"{self.provider}:")
+
+    def _key(self) -> tuple[str | None, str | None]:
+        """The key, and the variable that it is looked for in."""
+        given = self._api_key
+        if given is not None and not given.startswith("env:"):
+            return given.strip() or None, None
+        env = given.removeprefix("env:") if given else self.profile.key_env
+        return ((os.environ.get(env) or "").strip() or None) if env else None, env
+
+    def _request_headers(self, request: ModelRequest, key: str | None) -> dict[str, str]:
+        headers = {"Content-Type": "application/json", "Accept": "text/event-stream", "User-Agent": "retinue"}
+        if key:
+            headers["Authorization"] = f"Bearer {key}"
+        if self._local:  # servers on this machine may know who asks; the others have no need to
+            told = {"Agent": request.agent_id, "Run": request.run_id, "Step": str(request.step)}
+            if request.tail.strip():
+                told["Tail"] = "1"
+            headers |= {f"X-Retinue-{name}": value for name, value in told.items() if _HEADER_VALUE.fullmatch(value)}
+        return headers | self._headers
+
+    def _session(self) -> "aiohttp.ClientSession":
+        loop = asyncio.get_running_loop()
+        session = self._sessions.get(loop)
+        if session is None or session.closed:
+            for other in [other for other in self._sessions if other.is_closed()]:
+                _abandon(self._sessions.pop(other))
+            session = self._sessions[loop] = self._new_session()
+        return session
+
+    def _new_session(self) -> "aiohttp.ClientSession":
+        import aiohttp
+
+        return aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=self._max_connections),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._connect_timeout),
+            trust_env=not self._local,  # the machine's proxy settings, except for servers on it
+        )
+
+
+def _abandon(session: Any) -> None:
+    """Let go of a session whose event loop has ended; its sockets go with their transports."""
+    try:
+        session.connector.close()
+    except RuntimeError:
+        pass  # the loop is closed
+    session.detach()
+
+
+def _checked(base_url: str) -> str:
+    url = base_url.strip().rstrip("/").removesuffix("/chat/completions")
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        raise ConfigurationError(
+            f"base URL `{where(url) or url}` is not one" if "@" in url else f"base URL `{url}` is not one",
+            code="invalid_base_url",
+            remedy="write it like `http://127.0.0.1:8080/v1`, without query or fragment",
+        )
+    if "@" in parts.netloc:
+        raise ConfigurationError(
+            f"the base URL of `{where(url)}` contains credentials",
+            code="invalid_base_url",
+            remedy='give the key as `api_key="env:NAME"`',
+        )
+    return url
+
+
+def _checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    for name, value in headers.items():
+        if not f"{name}{value}".isprintable():
+            raise ConfigurationError(
+                f"header `{name!r}` holds a line break or another control character",
+                code="invalid_header",
+                remedy="strip the value",
+            )
+    return dict(headers)
+
+
+def _profile(base_url: str, provider: str | None, key_env: str | None) -> Profile:
+    known = known_at(base_url)
+    if known is not None and provider in (None, known.provider):
+        return replace(known, base_url=base_url)
+    ways = KNOWN.get(provider) if provider else None
+    if ways is not None:  # its ways, but not its key and prices: this is another host
+        return replace(ways, base_url=base_url, key_env=key_env, needs_key=False, prices=None)
+    return Profile(provider or where(base_url), base_url, key_env)

@@ -1,0 +1,112 @@
+"""Providers with an OpenAI-compatible endpoint, as data: where they are, which key they take, what they cannot bear.
+
+A provider that is not in the table works too: its profile is `Profile(name, base_url)`.
+"""
+
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final, Literal
+from urllib.parse import urlsplit
+
+__all__ = ["KNOWN", "Profile", "is_loopback", "known_at", "where"]
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What an adapter must know of a provider.
+
+    `key_env` names the environment variable with its key; `needs_key` says that it answers nobody without one.
+    `tail` is how volatile text after the conversation is sent: as a `user` message of its own, or joined to the last
+    message (`join`) where a user message may not follow a tool's. `short_ids`: call ids have exactly nine letters or
+    digits. `echo_reasoning` False: it refuses its own reasoning in the history. `prices` is the provider's id in the
+    price table, None where nothing is charged or the price is not known.
+    """
+
+    provider: str
+    base_url: str
+    key_env: str | None = None
+    needs_key: bool = False
+    max_tokens_key: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    tail: Literal["user", "join"] = "user"
+    short_ids: bool = False
+    stream_usage: bool = True
+    echo_reasoning: bool = True
+    prices: str | None = None
+
+
+def _hosted(provider: str, base_url: str, key_env: str, prices: str | None = None) -> Profile:
+    return Profile(provider, base_url, key_env, needs_key=True, prices=prices or provider)
+
+
+KNOWN: Final = MappingProxyType(
+    {
+        profile.provider: profile
+        for profile in (
+            Profile(
+                "openai",
+                "https://api.openai.com/v1",
+                "OPENAI_API_KEY",
+                needs_key=True,
+                max_tokens_key="max_completion_tokens",
+                prices="openai",
+            ),
+            Profile(
+                "mistral",
+                "https://api.mistral.ai/v1",
+                "MISTRAL_API_KEY",
+                needs_key=True,
+                tail="join",
+                short_ids=True,
+                stream_usage=False,  # it sends usage unasked and refuses keys that it does not know
+                echo_reasoning=False,
+                prices="mistral",
+            ),
+            Profile(
+                "groq",
+                "https://api.groq.com/openai/v1",
+                "GROQ_API_KEY",
+                needs_key=True,
+                max_tokens_key="max_completion_tokens",
+                echo_reasoning=False,
+                prices="groq",
+            ),
+            _hosted("anthropic", "https://api.anthropic.com/v1", "ANTHROPIC_API_KEY"),
+            _hosted("cerebras", "https://api.cerebras.ai/v1", "CEREBRAS_API_KEY"),
+            _hosted("deepseek", "https://api.deepseek.com/v1", "DEEPSEEK_API_KEY"),
+            _hosted("fireworks", "https://api.fireworks.ai/inference/v1", "FIREWORKS_API_KEY"),
+            _hosted("gemini", "https://generativelanguage.googleapis.com/v1beta/openai", "GEMINI_API_KEY", "google"),
+            _hosted("moonshot", "https://api.moonshot.ai/v1", "MOONSHOT_API_KEY", "moonshotai"),
+            _hosted("openrouter", "https://openrouter.ai/api/v1", "OPENROUTER_API_KEY"),
+            _hosted("together", "https://api.together.xyz/v1", "TOGETHER_API_KEY"),
+            _hosted("xai", "https://api.x.ai/v1", "XAI_API_KEY", "x-ai"),
+            Profile("llamacpp", "http://127.0.0.1:8080/v1"),
+            Profile("lmstudio", "http://127.0.0.1:1234/v1"),
+            Profile("ollama", "http://127.0.0.1:11434/v1"),
+            Profile("vllm", "http://127.0.0.1:8000/v1"),
+        )
+    }
+)
+
+
+def is_loopback(base_url: str) -> bool:
+    """Whether a base URL is on this machine."""
+    host = urlsplit(base_url).hostname or ""
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def where(base_url: str) -> str:
+    """Host and port of a base URL: the name of a provider that is not in the table."""
+    return urlsplit(base_url).netloc.rpartition("@")[2]
+
+
+def known_at(base_url: str) -> Profile | None:
+    """The known hosted provider at this base URL, None for any other.
+
+    It is known by its host over https, so that its key goes nowhere else. A server on this machine is called by its host
+    and port, whatever it is.
+    """
+    if base_url.startswith("https://"):
+        for profile in KNOWN.values():
+            if profile.needs_key and where(base_url) == where(profile.base_url):
+                return profile
+    return None

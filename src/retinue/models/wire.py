@@ -1,0 +1,184 @@
+"""The body of a Chat Completions request, as bytes, so that what was sent once is sent again byte for byte (M11).
+
+    body = prefix of the envelope, cached in it + history, each entry encoded once + what may differ (tail, tool choice)
+
+Everything that varies comes last: the body of a turn without its ending is a prefix of the next turn's body.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Final, cast
+
+import msgspec
+
+from retinue.config import ChatClientConfig
+from retinue.errors import ConfigurationError
+from retinue.messages import AssistantMessage, Entry, Message, ToolCall, ToolResult, UserMessage
+from retinue.models.port import Envelope, ModelRequest, ToolSpec
+from retinue.models.profiles import Profile
+from retinue.models.text import dumps, loads
+
+__all__ = ["CALLS_NOTE", "REASONING_NOTE", "RESERVED", "ChatWire", "body_of"]
+
+RESERVED: Final = frozenset({"messages", "model", "stream", "stream_options", "tools"})
+"""Keys of the body that `ChatClientConfig.extra` cannot set: they are the adapter's."""
+
+REASONING_NOTE: Final = "$reasoning"
+"""In the extras of a message: the key under which its provider wants its reasoning back. Not sent itself."""
+
+CALLS_NOTE: Final = "$calls"
+"""In the extras of a message: the extras of its calls, a list as long as they. Not sent itself."""
+
+_CALL_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,40}")
+
+_STUB: Final = ToolSpec(
+    name="no_tool_available",
+    description="Placeholder: no tool can be called.",
+    parameters={"type": "object", "properties": {}},
+)
+
+
+class ChatWire:
+    """How one provider's messages are written. `format` names the bytes: equal formats mean equal bytes."""
+
+    def __init__(self, profile: Profile) -> None:
+        self.profile = profile
+        self.format = f"chat/{profile.provider}"
+        self._id: Callable[[str], str] = _short_id if profile.short_ids else _plain_id
+
+    def encode(self, message: Message) -> bytes:
+        """One message of the history."""
+        if isinstance(message, UserMessage):
+            return dumps({"role": "user", "content": _filled(message.text, "(empty message)")})
+        if isinstance(message, ToolResult):
+            content = _filled(message.content, "(no output)")
+            return dumps({"role": "tool", "tool_call_id": self._id(message.call_id), "content": content})
+        return dumps(self._assistant(message))
+
+    def _assistant(self, message: AssistantMessage) -> dict[str, Any]:
+        ours = message.provider == self.profile.provider
+        extras: dict[str, Any] = message.extras if ours else {}
+        wire: dict[str, Any] = {"role": "assistant", "content": message.text if message.text.strip() else None}
+        for key, value in extras.items():
+            if not key.startswith("$") and key not in ("content", "role", "tool_calls"):
+                wire[key] = value
+        if self.profile.echo_reasoning and (key := extras.get(REASONING_NOTE)) is not None:
+            wire[key] = message.reasoning or ""
+        if message.calls:
+            notes: list[Any] = extras.get(CALLS_NOTE, [])
+            wire["tool_calls"] = [
+                self._call(call, notes[place] if place < len(notes) else None) for place, call in enumerate(message.calls)
+            ]
+        elif wire["content"] is None:
+            wire["content"] = "(no answer)"  # providers refuse a message with neither text nor calls
+        return wire
+
+    def _call(self, call: ToolCall, extras: dict[str, Any] | None) -> dict[str, Any]:
+        function = {"name": call.name, "arguments": _arguments(call.arguments)}
+        return {**(extras or {}), "id": self._id(call.id), "type": "function", "function": function}
+
+    def prefix(self, envelope: Envelope, model: str, *, stub: bool) -> bytes:
+        """The bytes before the history, up to and with the system message; made once for an envelope."""
+        key = f"{self.format}/{model}/{stub}"
+        cached = envelope.wire.get(key)
+        if cached is None:
+            cached = envelope.wire[key] = self._prefix(envelope, model, stub=stub)
+        return cast("bytes", cached)
+
+    def _prefix(self, envelope: Envelope, model: str, *, stub: bool) -> bytes:
+        head: dict[str, Any] = {"model": model, "stream": True}
+        if self.profile.stream_usage:
+            head["stream_options"] = {"include_usage": True}
+        head |= _settings(envelope.settings, self.profile)
+        tools = envelope.tools or ((_STUB,) if stub else ())
+        if tools:
+            head["tools"] = [{"type": "function", "function": msgspec.to_builtins(tool)} for tool in tools]
+        system = dumps({"role": "system", "content": envelope.instructions}) if envelope.instructions.strip() else b""
+        return dumps(head)[:-1] + b',"messages":[' + system
+
+    def tail(self, request: ModelRequest) -> tuple[Sequence[Entry], bytes]:
+        """The history to send as it is, and the bytes of the volatile tail after it."""
+        history = request.history
+        text = request.tail.strip()
+        if not text:
+            return history, b""
+        if self.profile.tail == "join" and history:
+            last = history[-1].message
+            if isinstance(last, ToolResult):
+                joined = msgspec.structs.replace(last, content=f"{last.content}\n\n{request.tail}")
+                return history[:-1], self.encode(joined)
+            if isinstance(last, UserMessage):
+                return history[:-1], self.encode(msgspec.structs.replace(last, text=f"{last.text}\n\n{request.tail}"))
+        return history, dumps({"role": "user", "content": request.tail})
+
+
+def body_of(wire: ChatWire, request: ModelRequest, model: str) -> bytes:
+    """The whole body of a request."""
+    envelope = request.envelope
+    stub = not envelope.tools and _has_calls(request.history)
+    prefix = wire.prefix(envelope, model, stub=stub)
+    history, tail = wire.tail(request)
+    wire_format, encode = wire.format, wire.encode
+    messages = [entry.encoded(wire_format, encode) for entry in history]
+    if tail:
+        messages.append(tail)
+    comma = b"," if messages and not prefix.endswith(b"[") else b""
+    ending = b'],"tool_choice":"none"}' if stub or (envelope.tools and not request.tools_allowed) else b"]}"
+    return b"".join((prefix, comma, b",".join(messages), ending))
+
+
+def _has_calls(history: Sequence[Entry]) -> bool:
+    return any(isinstance(entry.message, AssistantMessage) and entry.message.calls for entry in history)
+
+
+def _settings(settings: ChatClientConfig, profile: Profile) -> dict[str, Any]:
+    if taken := sorted(RESERVED & settings.extra.keys()):
+        raise ConfigurationError(
+            f"`ChatClientConfig(extra=…)` sets `{taken[0]}`, which is the adapter's own",
+            code="reserved_setting",
+            remedy="leave it out of `extra`",
+        )
+    known: dict[str, Any] = {
+        "temperature": settings.temperature,
+        "top_p": settings.top_p,
+        profile.max_tokens_key: settings.max_tokens,
+        "stop": list(settings.stop) or None,
+    }
+    return {key: value for key, value in known.items() if value is not None} | dict(settings.extra)
+
+
+def _filled(text: str, instead: str) -> str:
+    """Providers refuse blank content; a word in brackets says what it was."""
+    return text if text.strip() else instead
+
+
+def _arguments(text: str) -> str:
+    """Arguments as an object in JSON. What a model got wrong is kept inside one: servers parse the history again."""
+    if not text.strip():
+        return "{}"
+    try:
+        if isinstance(msgspec.json.decode(text), dict):
+            return text
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        pass
+    try:
+        value = loads(text.encode("utf-8", "replace"))
+    except ValueError:
+        value = None
+    return dumps(cast("object", value) if isinstance(value, dict) else {"invalid_arguments": text}).decode()
+
+
+def _plain_id(call_id: str) -> str:
+    """The id as it is, or one made of it: at most 40 letters, digits, `_` and `-` are taken everywhere."""
+    return call_id if _CALL_ID.fullmatch(call_id) else f"call_{_digest(call_id)[:24]}"
+
+
+def _short_id(call_id: str) -> str:
+    if len(call_id) == 9 and call_id.isascii() and call_id.isalnum():
+        return call_id
+    return _digest(call_id)[:9]
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
