@@ -1,0 +1,267 @@
+"""One root directory, and the only way to open something below it: contained, and checked where it really is.
+
+`..` is resolved by name, the kernel keeps the path below the root, and the place of the opened descriptor is compared with
+the protected paths: a link, another case or a hard link does not get around them.
+"""
+
+import errno
+import os
+import stat
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from retinue.config import Verdict
+from retinue.errors import ConfigurationError
+from retinue.workspace.errors import FileError
+from retinue.workspace.opening import PATH_ONLY, Opener, default_opener, real_path
+from retinue.workspace.paths import normalise, shown
+from retinue.workspace.protect import STATE_DIR, protection
+
+__all__ = ["Opened", "Root", "explain", "protected_error"]
+
+_ROOT_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FOLDER: Final = os.O_DIRECTORY | (PATH_ONLY or os.O_RDONLY)
+_READ: Final = os.O_RDONLY | os.O_NONBLOCK  # a named pipe must not make the open wait
+_STRICTNESS: Final = (Verdict.ALLOW, Verdict.ASK, Verdict.DENY)
+_MAX_STATE_FILES: Final = 20_000
+
+
+class Opened(NamedTuple):
+    """An open descriptor, where it really is (relative to the root), and what it is."""
+
+    fd: int
+    path: str
+    info: os.stat_result
+
+
+class Root:
+    """A directory that paths are relative to. Holds no descriptor between operations.
+
+    Raises:
+        ConfigurationError: it is missing, not a directory, or inside a ledger folder.
+    """
+
+    def __init__(self, path: str | Path, *, opener: Opener | None = None) -> None:
+        self.path = Path(os.path.realpath(path))
+        self.opener = opener or default_opener()
+        if STATE_DIR in (part.casefold() for part in self.path.parts):
+            raise ConfigurationError(
+                f"`{self.path}` is inside of a `{STATE_DIR}` folder", code="invalid_workspace", remedy="choose another folder"
+            )
+        self._spellings: Sequence[str] = tuple(dict.fromkeys((str(self.path), os.path.abspath(path))))
+        try:
+            fd = os.open(self.path, _ROOT_FLAGS)
+        except OSError as error:
+            raise ConfigurationError(
+                f"workspace `{path}` cannot be opened ({error.strerror})",
+                code="invalid_workspace",
+                remedy="name a folder that exists and can be read",
+            ) from error
+        self._identity = _identity(os.fstat(fd))
+        os.close(fd)
+
+    def relative(self, path: str) -> str:
+        """The normalised path relative to the root.
+
+        Raises:
+            FileError: it cannot be one, or is outside by its name.
+        """
+        return normalise(path, self._spellings)
+
+    @contextmanager
+    def directory(self) -> Generator[int, None, None]:
+        """The root's descriptor. Refused if another folder has been put in its place since.
+
+        Raises:
+            FileError: `changed`.
+        """
+        try:
+            fd = os.open(self.path, _ROOT_FLAGS)
+        except OSError as error:
+            raise _root_changed(f"cannot be opened any more ({error.strerror})") from error
+        try:
+            if _identity(os.fstat(fd)) != self._identity:
+                raise _root_changed("has been replaced by another one")
+            yield fd
+        finally:
+            os.close(fd)
+
+    @contextmanager
+    def opened(self, root: int, path: str, *, folder: bool = False, links: bool = True) -> Generator[Opened, None, None]:
+        """Open a normalised path for reading and check where it really is.
+
+        Raises:
+            FileError: `protected`.
+            OSError: it cannot be opened.
+        """
+        fd = self.opener.open(root, path, _READ | (os.O_DIRECTORY if folder else 0), links=links)
+        try:
+            opened = Opened(fd, self._place(root, fd, path), os.fstat(fd))
+            check_place(path, opened.path, writing=False)
+            self._check_hard_link(root, path, opened.info)
+            yield opened
+        finally:
+            os.close(fd)
+
+    def target(self, root: int, path: str) -> str:
+        """The real relative path that writing to `path` would create or replace, checked against the protected paths.
+
+        Raises:
+            FileError: it is protected, or leads to a protected place under another name.
+            OSError: a part of it cannot be opened.
+        """
+        missing: list[str] = []
+        existing = path
+        while True:
+            try:
+                fd = self.opener.open(root, existing, PATH_ONLY or _READ)
+                break
+            except FileNotFoundError:
+                existing, _, name = existing.rpartition("/")
+                missing.insert(0, name)
+                existing = existing or "."
+        try:
+            place = self._place(root, fd, existing)
+        finally:
+            os.close(fd)
+        if missing:
+            place = "/".join(missing) if place == "." else "/".join((place, *missing))
+        check_place(path, place, writing=True)
+        return place
+
+    @contextmanager
+    def folder(self, root: int, path: str) -> Generator[int, None, None]:
+        """A directory to write in, by its real path: no link is followed, missing folders are made.
+
+        Raises:
+            OSError: a part is not a directory, or cannot be made.
+        """
+        current = os.dup(root)
+        try:
+            for name in [] if path in ("", ".") else path.split("/"):
+                try:
+                    step = self.opener.open(current, name, _FOLDER, links=False)
+                except FileNotFoundError:
+                    try:
+                        os.mkdir(name, dir_fd=current)
+                    except FileExistsError:  # somebody else was faster
+                        pass
+                    step = self.opener.open(current, name, _FOLDER, links=False)
+                os.close(current)
+                current = step
+            yield current
+        finally:
+            os.close(current)
+
+    def _place(self, root: int, fd: int, path: str) -> str:
+        """Where an open descriptor is, relative to the root."""
+        base, place = real_path(root), real_path(fd)
+        if base is None or place is None:
+            if self.opener.follows_links:
+                raise OSError(errno.ENOSYS, "the system does not tell where a path leads", path)
+            return path  # no link was followed, so the name is the place
+        if place == base:
+            return "."
+        prefix = f"{base.rstrip('/')}/"
+        if not place.startswith(prefix):
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), path)
+        return place[len(prefix) :]
+
+    def _check_hard_link(self, root: int, path: str, info: os.stat_result) -> None:
+        """Refuse a file that is a second name of one in a protected folder."""
+        if info.st_nlink < 2 or not stat.S_ISREG(info.st_mode):
+            return
+        wanted = _identity(info)
+        if any(_identity(other) == wanted for other in self._state_files(root)):
+            raise protected_error(path, "another name of a file of the harness")
+
+    def _state_files(self, root: int) -> Iterator[os.stat_result]:
+        """What lies in the root's ledger folder and in the agents' task records."""
+        folders = [STATE_DIR, *(f"agents/{name}/tasks" for name in self._names(root, "agents"))]
+        count = 0
+        while folders and count < _MAX_STATE_FILES:
+            current = folders.pop()
+            for name in self._names(root, current):
+                count += 1
+                path = f"{current}/{name}"
+                try:
+                    fd = self.opener.open(root, path, PATH_ONLY or _READ, links=False)
+                except OSError:
+                    continue
+                try:
+                    info = os.fstat(fd)
+                finally:
+                    os.close(fd)
+                if stat.S_ISDIR(info.st_mode):
+                    folders.append(path)
+                else:
+                    yield info
+
+    def _names(self, root: int, path: str) -> list[str]:
+        try:
+            fd = self.opener.open(root, path, os.O_RDONLY | os.O_DIRECTORY, links=False)
+        except OSError:
+            return []
+        try:
+            return os.listdir(fd)
+        finally:
+            os.close(fd)
+
+
+def check_place(path: str, place: str, *, writing: bool) -> None:
+    """Refuse a place that is protected, or protected more than its name says (a permission was asked for the name).
+
+    Raises:
+        FileError: `protected`.
+    """
+    by_name, by_place = (_STRICTNESS.index(protection(one, writing=writing)) for one in (path, place))
+    if Verdict.DENY in (_STRICTNESS[by_name], _STRICTNESS[by_place]):
+        raise protected_error(path, "a place of the harness itself")
+    if by_place > by_name:
+        raise FileError(
+            f"{shown(path)} is really {shown(place)}, which is protected",
+            code="protected",
+            remedy=f"use the path {shown(place)}, and the user will be asked",
+        )
+
+
+def protected_error(path: str, what: str) -> FileError:
+    """The refusal of a protected path."""
+    return FileError(
+        f"{shown(path)} is {what}, which no tool may read or change", code="protected", remedy="do without it, do not retry"
+    )
+
+
+def _root_changed(how: str) -> FileError:
+    return FileError(f"the workspace folder {how}", code="changed", remedy="stop, and tell the user")
+
+
+def explain(error: OSError, path: str, *, remedy: str | None = None) -> FileError:
+    """An error of the system in words for a model."""
+    name = shown(path)
+    match error.errno:
+        case errno.ENOENT:
+            return FileError(f"{name} does not exist", code="missing", remedy=remedy or "use `list_files` to see what there is")
+        case errno.EXDEV:
+            text = f"{name} leads out of the workspace through a link"
+            return FileError(text, code="outside", remedy="use files inside of the workspace")
+        case errno.ELOOP | errno.EMLINK:
+            text = f"{name} goes through a symbolic link that is not followed"
+            return FileError(text, code="outside", remedy="use the path of the file itself")
+        case errno.ENOTDIR | errno.EEXIST:
+            return FileError(f"a part of {name} is not a folder", code="not_a_directory", remedy="correct the path")
+        case errno.EISDIR:
+            return FileError(f"{name} is a folder", code="not_a_file", remedy="name a file in it")
+        case errno.ENXIO | errno.ENODEV:
+            return FileError(f"{name} is not a regular file", code="not_a_file", remedy="name another file")
+        case errno.EACCES | errno.EPERM | errno.EROFS:
+            text = f"{name} cannot be accessed: {error.strerror}"
+            return FileError(text, remedy="do without it, or tell the user")
+        case _:
+            return FileError(f"{name}: {error.strerror or error}", remedy="tell the user if it happens again")
+
+
+def _identity(info: os.stat_result) -> tuple[int, int]:
+    return info.st_dev, info.st_ino
