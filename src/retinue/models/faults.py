@@ -5,7 +5,6 @@ Each text names provider and model, says whether it was tried again, and what to
 
 import re
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from typing import Any, Final, cast
 
 from retinue.errors import ModelError
@@ -165,6 +164,8 @@ def retry_after(headers: Any, now_ms: int) -> float | None:
         try:
             seconds = float(value) / unit
         except ValueError:
+            from email.utils import parsedate_to_datetime
+
             try:
                 seconds = parsedate_to_datetime(value).timestamp() - now_ms / 1000
             except ValueError:

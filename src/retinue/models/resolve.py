@@ -16,7 +16,7 @@ __all__ = ["URL_KEY_ENV", "Registered", "reference_of", "resolve_model"]
 URL_KEY_ENV = "RETINUE_API_KEY"
 """Where the key of a server that is named by its URL is looked for; there need not be one."""
 
-Registered: TypeAlias = "Mapping[str, ChatModel | str | Callable[[], ChatModel]]"
+Registered: TypeAlias = Mapping[str, ChatModel | str | Callable[[], ChatModel]]
 """Names that an application gives to models: a model, a text that resolves to one, or a function that makes one."""
 
 _FORMS = (

@@ -215,7 +215,7 @@ class View:
         return results[place][1] if -len(results) <= place < len(results) else ""
 
 
-ScriptSource: TypeAlias = "Script | str | Path | Sequence[Turn | str | Mapping[str, Any]] | Mapping[str, Any]"
+ScriptSource: TypeAlias = Script | str | Path | Sequence[Turn | str | Mapping[str, Any]] | Mapping[str, Any]
 """What `parse_script` takes; a `str` is a path."""
 
 _TEMPLATE: Final = re.compile(r"\{(input|agent|results|result(?:\[(-?\d+)\]|\.([A-Za-z_][A-Za-z0-9_-]*))?)\}")

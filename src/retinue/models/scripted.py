@@ -18,10 +18,10 @@ from retinue.models.script import Script, ScriptSource, Turn, View, parse_script
 
 __all__ = ["Reply", "ScriptedModel"]
 
-Reply: TypeAlias = "ModelAnswer | Turn | Mapping[str, Any] | str"
+Reply: TypeAlias = ModelAnswer | Turn | Mapping[str, Any] | str
 """What a function may answer: a whole answer, a turn, or just the text."""
 
-ReplyFunction: TypeAlias = "Callable[[ModelRequest], Reply | Awaitable[Reply]]"
+ReplyFunction: TypeAlias = Callable[[ModelRequest], Reply | Awaitable[Reply]]
 
 
 class _Plan:
@@ -51,7 +51,7 @@ class ScriptedModel:
 
     provider = "scripted"
 
-    def __init__(self, script: "ScriptSource | ReplyFunction", *, name: str | None = None, clock: Clock | None = None) -> None:
+    def __init__(self, script: ScriptSource | ReplyFunction, *, name: str | None = None, clock: Clock | None = None) -> None:
         self._function: ReplyFunction | None = None
         self._path: str | None = None
         if callable(script):
