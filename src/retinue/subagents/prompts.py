@@ -48,8 +48,8 @@ def roster_section(
 
 def child_instructions(base: str | None, *, leaf: bool) -> str:
     """A roster child's system text: its base, then the fixed subagent-context section (A-13)."""
-    parts = [(base or "").rstrip(), _text("child.md"), _text("child_leaf.md") if leaf else ""]
-    return "\n\n".join(part for part in parts if part)
+    section = f"{_text('child.md')}\n{_text('child_leaf.md')}" if leaf else _text("child.md")
+    return f"{base.rstrip()}\n\n{section}" if base and base.strip() else section
 
 
 def general_purpose_description() -> str:

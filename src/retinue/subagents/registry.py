@@ -138,7 +138,9 @@ def merge_subagents(
             winner = explicit.get(declaration.id) or chosen.get(declaration.id)
             if winner is not None:
                 findings.append(_shadowed(declaration, winner))
-            elif declaration.id not in refused:
+            elif declaration.id in refused:
+                findings.append(_blocked(declaration, refused[declaration.id]))
+            else:
                 chosen[declaration.id] = declaration
     builtins = [entry for entry in builtin if entry.id not in refused]
     replaced = {**{entry.id: entry for entry in builtins}, **explicit, **chosen}
@@ -179,6 +181,16 @@ def _shadowed(loser: SubAgent, winner: SubAgent) -> Diagnostic:
         code="shadowed",
         message=f"subagent `{loser.id}` of this file is not used, {by} takes its place",
         remedy="rename or remove one of them",
+        path=loser.origin.path,
+    )
+
+
+def _blocked(loser: SubAgent, why: Diagnostic) -> Diagnostic:
+    return Diagnostic(
+        severity="warning",
+        code="blocked",
+        message=f"subagent `{loser.id}` of this file is not used, because `{why.path}` comes first and is refused",
+        remedy=why.remedy,
         path=loser.origin.path,
     )
 
