@@ -1,0 +1,1 @@
+"""The demonstration: a scripted model over real files, with the real agent, ledger, gate and tools."""

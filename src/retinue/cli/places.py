@@ -1,0 +1,124 @@
+"""Where a command looks: the workspace, its ledger, its model; and which run or session an id on the command line means."""
+
+import os
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from retinue.errors import ConfigurationError, UnknownId
+from retinue.ids import kind_of
+
+if TYPE_CHECKING:
+    from retinue.ledger.port import Ledger
+    from retinue.rows import RunRow, ThreadRow
+
+__all__ = ["choose_model", "existing_ledger", "find_run", "find_thread", "ledger_url", "settings_of"]
+
+MODEL_ENV: Final = "RETINUE_MODEL"
+SETTINGS: Final = Path(".retinue") / "config.toml"
+LEDGER: Final = Path(".retinue") / "ledger.sqlite3"
+
+
+def settings_of(workspace: Path) -> dict[str, Any]:
+    """`.retinue/config.toml` of a workspace (no tool can write there); nothing if there is none.
+
+    Raises:
+        ConfigurationError: it cannot be read.
+    """
+    path = workspace / SETTINGS
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(
+            f"`{path}` cannot be used: {error}", code="invalid_settings", remedy='write TOML there, e.g. `model = "openai:gpt-5"`'
+        ) from None
+
+
+def choose_model(given: str | None, workspace: Path) -> str:
+    """The model's name: `--model`, else RETINUE_MODEL, else the workspace's configuration.
+
+    Raises:
+        ConfigurationError: none of them names one.
+    """
+    named: object = given or os.environ.get(MODEL_ENV) or settings_of(workspace).get("model")
+    if isinstance(named, str) and named.strip():
+        return named
+    raise ConfigurationError(
+        "no model is named",
+        code="no_model",
+        remedy=f"pass `--model`, set {MODEL_ENV}, or write `model = …` into `{workspace / SETTINGS}`; a model is "
+        "`openai:gpt-5`, or the URL of any OpenAI-compatible server like `http://127.0.0.1:8080/v1#name`",
+    )
+
+
+def ledger_url(given: str | None, workspace: Path) -> str:
+    """`--ledger`, else the workspace's own."""
+    return given or f"sqlite:///{(workspace / LEDGER).absolute()}"
+
+
+def existing_ledger(given: str | None, workspace: Path) -> "Ledger":
+    """The ledger to read from, not opened yet. Reading never makes one.
+
+    Raises:
+        ConfigurationError: there is none.
+    """
+    from retinue.ledger import open_ledger
+
+    url = ledger_url(given, workspace)
+    ledger = open_ledger(url)
+    path: Path | None = getattr(ledger, "path", None)
+    if path is None or not path.exists():
+        raise ConfigurationError(
+            f"there is no ledger at `{path or url}`",
+            code="no_ledger",
+            remedy="pass the `--workspace` or `--ledger` of earlier runs; `retinue run` makes one",
+        )
+    return ledger
+
+
+async def find_run(ledger: "Ledger", wanted: str) -> "RunRow":
+    """The root run that `wanted` means: a run id (of any run of the tree), or a session id with its newest run.
+
+    Raises:
+        UnknownId: there is no such thing in this ledger; says which kind of id was given.
+    """
+    if wanted.startswith("run_"):
+        run = await ledger.run(wanted)
+        if run is not None:
+            root = await ledger.run(run.root)
+            return root or run
+    else:
+        threads = await ledger.threads(session=wanted, hidden=True, limit=1_000)
+        for thread in threads:
+            run = await ledger.last_run(thread.key)
+            if run is not None:
+                return await ledger.run(run.root) or run
+    kind = kind_of(wanted)
+    raise UnknownId(
+        f"there is no run or session `{wanted}` in `{ledger.url}`" + (f" (it looks like a {kind})" if kind else ""),
+        remedy="`retinue threads list` shows what there is",
+    )
+
+
+async def find_thread(ledger: "Ledger", session: str, thread: str | None) -> "ThreadRow":
+    """A thread of any user by session and thread id (`main` if left out, or the only one that there is).
+
+    Raises:
+        UnknownId: there is none, or the id is ambiguous.
+    """
+    rows = await ledger.threads(session=session, hidden=True, limit=1_000)
+    fitting = [row for row in rows if row.key.thread == (thread or "main")]
+    if not fitting and thread is None:
+        fitting = rows
+    if len(fitting) == 1:
+        return fitting[0]
+    if not fitting:
+        near = ", ".join(f"`{row.key.thread}`" for row in rows[:10])
+        raise UnknownId(
+            f"there is no thread `{thread or 'main'}` in session `{session}`",
+            remedy=f"its threads are {near}" if near else "`retinue threads list --all` shows what there is",
+        )
+    names = ", ".join(f"`{row.key.user}/{row.key.session}/{row.key.thread}`" for row in fitting[:10])
+    raise UnknownId(f"`{session}` is not one thread: {names}", remedy="name the thread as well")
