@@ -6,8 +6,6 @@
 import fcntl
 import os
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -99,17 +97,16 @@ class Turn:
     def __init__(self, path: Path) -> None:
         self._handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
 
-    @contextmanager
-    def taken(self, deadline: float) -> Generator[None, None, None]:
-        """Hold the turn. Waits until `deadline` (`time.monotonic`), then raises `TimeoutError`."""
+    def take(self, deadline: float) -> None:
+        """Wait for the turn until `deadline` (`time.monotonic`), then raise `TimeoutError`."""
         while not _lock(self._handle, fcntl.LOCK_EX):
             if time.monotonic() > deadline:
                 raise TimeoutError("another process has been about to write all this time")
             time.sleep(_POLL_SECONDS)
-        try:
-            yield
-        finally:
-            fcntl.flock(self._handle, fcntl.LOCK_UN)
+
+    def give(self) -> None:
+        """Let the next one have it."""
+        fcntl.flock(self._handle, fcntl.LOCK_UN)
 
     def close(self) -> None:
         """Close the file."""

@@ -13,7 +13,7 @@ APPLICATION_ID: Final = 0x52455449
 _V1: Final = (
     # `head`, `generation`, `updated_at` and `deleted` move; the rest of a thread's row is its body
     """CREATE TABLE thread(
-        id INTEGER PRIMARY KEY, user TEXT NOT NULL, session TEXT NOT NULL, thread TEXT NOT NULL,
+        id INTEGER PRIMARY KEY AUTOINCREMENT, user TEXT NOT NULL, session TEXT NOT NULL, thread TEXT NOT NULL,
         generation INTEGER NOT NULL, head INTEGER NOT NULL, updated_at INTEGER NOT NULL,
         hidden INTEGER NOT NULL, deleted INTEGER NOT NULL DEFAULT 0,
         parent_user TEXT, parent_session TEXT, parent_thread TEXT, agent_key TEXT, label TEXT, body BLOB NOT NULL,

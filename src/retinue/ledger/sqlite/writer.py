@@ -27,6 +27,9 @@ Durability = Literal["full", "process"]
 
 _SYNCHRONOUS: Final[dict[str, str]] = {"full": "FULL", "process": "NORMAL"}
 _BUSY_POLL_SECONDS: Final = 0.0003
+_CHECKPOINT_PAGES: Final = 4000
+"""The log is moved into the file at this size (16 MB): each checkpoint costs the writer an fsync of the file."""
+
 _OWN_FAULTS: Final = (
     LedgerError,
     sqlite3.ProgrammingError,
@@ -166,8 +169,11 @@ class Writer:
         assert self._turn is not None
         assert self._connection is not None
         deadline = time.monotonic() + self._busy_timeout
-        with self._turn.taken(deadline):
+        self._turn.take(deadline)
+        try:
             _patiently(partial(self._connection.execute, "BEGIN IMMEDIATE"), deadline)
+        finally:
+            self._turn.give()
         return self._ready()
 
     def _commit(self, commits: list[Sequence[Op]]) -> None:
@@ -207,6 +213,7 @@ class Writer:
         deadline = time.monotonic() + self._busy_timeout
         _patiently(partial(connection.execute, "PRAGMA journal_mode = WAL"), deadline)
         connection.execute(f"PRAGMA synchronous = {_SYNCHRONOUS[self._durability]}")
+        connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
         self._writes = Writes(connection, self._locks)
 
     def _disconnect(self) -> None:

@@ -1,0 +1,139 @@
+"""Checks of lists: their order, their filters, their limits, and that tenants are apart (invariant 8)."""
+
+import msgspec
+
+from retinue.ledger.port import Ledger
+from retinue.ops import HideThread, PutInvocation, PutMail, PutRequest, PutRun, PutState
+from retinue.rows import ThreadKey
+from retinue.states import RequestState, RunState
+from retinue.testing.conformance.sample import (
+    append,
+    check,
+    create,
+    invocation_row,
+    key_of,
+    mail,
+    request_row,
+    run_row,
+    running,
+    same,
+)
+
+__all__ = ["CHECKS"]
+
+
+@check
+async def threads_are_listed_newest_first(ledger: Ledger) -> None:
+    keys = [key_of(name) for name in ("a", "b", "c", "d", "e")]
+    await ledger.commit([create(key, created_at=at) for at, key in enumerate(keys, start=1)])
+    await ledger.commit([append(keys[1], 0, "x", at=50), HideThread(keys[3])])
+    await ledger.commit([create(key_of("child"), created_at=60, hidden=True)])
+    same([row.key.thread for row in await ledger.threads()], ["b", "e", "c", "a"])
+    same([row.key.thread for row in await ledger.threads(limit=2)], ["b", "e"])
+    same([row.key.thread for row in await ledger.threads(hidden=True)], ["child", "b", "e", "c", "a"])
+
+
+@check
+async def children_are_found_by_parent_key_and_label(ledger: Ledger) -> None:
+    parent, sibling, stranger = key_of(), key_of("sibling"), key_of(session="other")
+    first = create(key_of(session="sub-1"), parent=parent, agent_key="agent:helper:1", label="Straße", hidden=True, created_at=7)
+    second = create(key_of(session="sub-2"), parent=parent, agent_key="agent:helper:2", label="two", created_at=3)
+    await ledger.commit([create(parent), create(sibling), create(stranger), first, second])
+    await ledger.commit([create(key_of(session="sub-3"), parent=stranger, agent_key="agent:helper:3", label="two")])
+    same([row.key.session for row in await ledger.children(parent)], ["sub-1", "sub-2"])
+    same(await ledger.children(sibling), [])
+    for asking in (parent, sibling):
+        by_key = await ledger.child_thread(asking, agent_key="agent:helper:2")
+        by_label = await ledger.child_thread(asking, label="STRASSE")
+        same([row and row.key.session for row in (by_key, by_label)], ["sub-2", "sub-1"])
+        same(await ledger.child_thread(asking, agent_key="agent:helper:3"), None)
+        same(await ledger.child_thread(asking, label="three"), None)
+        same(await ledger.child_thread(asking), None)
+    other_user = ThreadKey("eve", parent.session, parent.thread)
+    same(await ledger.child_thread(other_user, agent_key="agent:helper:2"), None)
+    same(await ledger.children(other_user), [])
+    await ledger.commit([HideThread(second.row.key)])
+    same(await ledger.child_thread(parent, label="two"), None)
+    same([row.key.session for row in await ledger.children(parent)], ["sub-1"])
+
+
+@check
+async def runs_are_listed_newest_first_and_trees_oldest_first(ledger: Ledger) -> None:
+    key, other = key_of(), key_of("other", user="ann")
+    await ledger.commit([running("run_1", key), running("run_2", other, lineage=["run_1"]), running("run_3", other)])
+    await ledger.commit([running("run_4", key)])
+    done = run_row("run_1", key, state=RunState.COMPLETED)
+    await ledger.commit([PutRun(done, (RunState.RUNNING, 1))])
+    same([row.run_id for row in await ledger.runs()], ["run_4", "run_3", "run_2", "run_1"])
+    same([row.run_id for row in await ledger.runs(roots_only=True, limit=2)], ["run_4", "run_3"])
+    same([row.run_id for row in await ledger.runs(states=[RunState.COMPLETED, RunState.FAILED])], ["run_1"])
+    same([row.run_id for row in await ledger.runs(user="ann")], ["run_3", "run_2"])
+    same([row.run_id for row in await ledger.runs(user="", states=[RunState.RUNNING])], ["run_4"])
+    same([row.run_id for row in await ledger.tree("run_1")], ["run_1", "run_2"])
+    same(await ledger.tree("run_2"), [])
+    same([(row and row.run_id) for row in (await ledger.last_run(key), await ledger.last_run(other))], ["run_4", "run_3"])
+    same(await ledger.last_run(key_of("nowhere")), None)
+
+
+@check
+async def invocations_are_listed_by_parent_tree_and_child(ledger: Ledger) -> None:
+    parent, one, two = key_of(), key_of("one"), key_of("two", user="ann")
+    rows = [
+        invocation_row("inv_1", parent, one),
+        invocation_row("inv_2", parent, two),
+        invocation_row("inv_3", one, two, parent_run="run_2"),
+        invocation_row("inv_4", parent, one, parent_run="run_8", root_run="run_8"),
+    ]
+    await ledger.commit([PutInvocation(row) for row in rows])
+    same(await ledger.invocations(parent_run="run_1"), rows[:2])
+    same(await ledger.invocations(root_run="run_1"), rows[:3])
+    same(await ledger.invocations(child=two), rows[1:3])
+    same(await ledger.invocations(child=key_of("two")), [])
+    same(await ledger.invocations(child=one, root_run="run_8"), rows[3:])
+    same(await ledger.invocation("inv_5"), None)
+
+
+@check
+async def requests_are_listed_by_tree_root_and_scope(ledger: Ledger) -> None:
+    main, other, foreign = key_of(), key_of("other"), key_of(user="ann")
+    rows = [
+        request_row("req_1", main, key=other),
+        request_row("req_2", other, root_run="run_2"),
+        request_row("req_3", foreign, root_run="run_3"),
+        request_row("req_4", main, state=RequestState.EXPIRED),
+    ]
+    await ledger.commit([PutRequest(row) for row in rows])
+    same(await ledger.requests(root_run="run_1"), [rows[0], rows[3]])
+    same(await ledger.requests(root=main), [rows[0], rows[3]])
+    same(await ledger.requests(root=main, state=RequestState.OPEN), rows[:1])
+    same(await ledger.requests(user="", session="ses"), [rows[0], rows[1], rows[3]])
+    same(await ledger.requests(user="ann"), rows[2:3])
+    same(await ledger.requests(), rows)
+    same(await ledger.request("req_5"), None)
+
+
+@check
+async def tenants_are_apart(ledger: Ledger) -> None:
+    ann, bob, session = key_of(user="ann"), key_of(user="bob"), key_of(user="ann", session="ses2")
+    await ledger.commit([create(ann), create(bob), create(session), append(ann, 0, "secret of ann")])
+    await ledger.commit([PutMail(ann, mail("m1")), PutState("ann", "ses", "allowed", msgspec.Raw(b"true"))])
+    await ledger.commit([PutMail(bob, mail("m1", "for bob"))])
+    same([row.key for row in await ledger.threads(user="bob")], [bob])
+    same({row.key for row in await ledger.threads(user="ann")}, {ann, session})
+    same([row.key for row in await ledger.threads(user="ann", session="ses2")], [session])
+    same({row.key for row in await ledger.threads(session="ses")}, {ann, bob})
+    same(await ledger.threads(user=""), [])
+    same(await ledger.records(bob, generation=1), [])
+    same(await ledger.mail(bob), [mail("m1", "for bob")])
+    same(list(await ledger.state("bob", "ses")) + list(await ledger.state("ann", "ses2")), [])
+    same(await ledger.state("ann", "ses"), {"allowed": b"true"})
+
+
+CHECKS = (
+    threads_are_listed_newest_first,
+    children_are_found_by_parent_key_and_label,
+    runs_are_listed_newest_first_and_trees_oldest_first,
+    invocations_are_listed_by_parent_tree_and_child,
+    requests_are_listed_by_tree_root_and_scope,
+    tenants_are_apart,
+)
