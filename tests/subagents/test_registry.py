@@ -95,6 +95,15 @@ def test_a_refused_file_blocks_its_id_for_lower_sources(tmp_path: Path) -> None:
 
 
 @pytest.mark.case("B099")
+def test_a_refused_id_is_not_taken_for_its_look_alike(tmp_path: Path) -> None:
+    (tmp_path / "Code-Review.md").write_text("---\ndescription: a: b\n---\n")
+    merged = merge_subagents(code=[SubAgent("code_review", "D")], shared_files=load_subagents(tmp_path)).roster
+    assert merged.find("code_review").agent_id == "code_review"
+    with pytest.raises(UnknownId, match=r"Code-Review\.md"):
+        merged.find("Code-Review")
+
+
+@pytest.mark.case("B099")
 def test_a_refused_file_blocks_the_builtin_of_its_id() -> None:
     why = Diagnostic(severity="error", code="invalid_yaml", message="bad", remedy="mend it", path=Path("g.md"))
     report = merge_subagents([general_purpose()], shared_files=LoadReport((), (why,), (("general-purpose", why),)))

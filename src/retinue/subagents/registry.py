@@ -83,13 +83,13 @@ class Roster:
         bad = next((found for refused, found in self.refused if fold(refused) == folded), None)
         if len(same) == 1 and bad is None:
             return same[0]
-        if same:
-            names = " and ".join(f"`{entry.agent_id}`" for entry in same)
-            raise UnknownId(f"`{_cut(agent_id)}` can be {names}", code="ambiguous_agent", remedy="write the id exactly")
         if bad is not None:
             place = "" if bad.path is None else f" (`{bad.path.name}`{f', line {bad.line}' if bad.line else ''})"
             message = f"subagent `{_cut(agent_id)}` cannot be used: {bad.message}{place}"
             raise UnknownId(message, code="refused_agent", remedy=f"{bad.remedy}, or use one of {self._available()}")
+        if same:
+            names = " and ".join(f"`{entry.agent_id}`" for entry in same)
+            raise UnknownId(f"`{_cut(agent_id)}` can be {names}", code="ambiguous_agent", remedy="write the id exactly")
         near = difflib.get_close_matches(folded, [fold(entry.agent_id) for entry in self.listed()], n=3, cutoff=0.6)
         hint = [f"`{entry.agent_id}`" for entry in self.listed() if fold(entry.agent_id) in near]
         meant = f", did you mean {' or '.join(hint)}?" if hint else ""

@@ -149,8 +149,8 @@ def with_defaults(declaration: SubAgent, surface: ResolvedSurface) -> ResolvedDe
         invocation_mode_policy=mode,
         fields=declaration.run_config.fields(DEFAULT_ROSTER_FIELDS if roster else DEFAULT_TOOL_FIELDS),
         requires_permission=_or(declaration.requires_permission, not roster),
-        # general-purpose is always a leaf; a roster child's depth is bounded by this, a tool's by availability.
-        leaf=declaration.source == "builtin" or _or(declaration.leaf, roster),
+        # A roster child's depth is bounded by this, a tool's by its availability.
+        leaf=_or(declaration.leaf, roster),
         availability=_or(declaration.availability, any_depth if roster else root_only),
         max_iters=_max_iters(declaration, config.max_iters if config else None),
         timeout_seconds=min(timeout, MAX_TIMEOUT_SECONDS) if roster and timeout is not None else timeout,
