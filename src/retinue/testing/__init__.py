@@ -1,1 +1,44 @@
-"""See the modules of this folder."""
+"""The public test kit: a scripted model, a strict fake provider, a virtual clock. Nothing is imported before it is used."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from retinue.models.script import Turn
+    from retinue.models.scripted import ScriptedModel
+    from retinue.testing.clock import VirtualClock
+    from retinue.testing.provider import StrictProvider
+    from retinue.testing.provider_record import Gate, Recorded
+    from retinue.testing.provider_rules import RULES, Rule
+    from retinue.testing.provider_wire import ProviderFault
+
+__all__ = [
+    "RULES",
+    "Gate",
+    "ProviderFault",
+    "Recorded",
+    "Rule",
+    "ScriptedModel",
+    "StrictProvider",
+    "Turn",
+    "VirtualClock",
+]
+
+_HOMES = {
+    "RULES": "retinue.testing.provider_rules",
+    "Gate": "retinue.testing.provider_record",
+    "ProviderFault": "retinue.testing.provider_wire",
+    "Recorded": "retinue.testing.provider_record",
+    "Rule": "retinue.testing.provider_rules",
+    "ScriptedModel": "retinue.models.scripted",
+    "StrictProvider": "retinue.testing.provider",
+    "Turn": "retinue.models.script",
+    "VirtualClock": "retinue.testing.clock",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module `retinue.testing` has no `{name}`")
+    return getattr(import_module(home), name)

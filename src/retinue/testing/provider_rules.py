@@ -130,7 +130,7 @@ def _pairing(messages: Messages) -> Iterator[tuple[str, str]]:
         message = messages[place]
         ids = [str(call.get("id")) for call in _calls(message)] if message.get("role") == "assistant" else []
         known |= set(ids)
-        start = place = place + 1
+        start = place = place + (message.get("role") != "tool")
         while place < len(messages) and messages[place].get("role") == "tool":
             place += 1
         block = [str(result.get("tool_call_id")) for result in messages[start:place]]
