@@ -77,7 +77,6 @@ class ToolThreads:
         self._queue: deque[_Job] = deque()
         self._running: dict[int, _Job] = {}
         self._threads: set[threading.Thread] = set()
-        self._free = 0
         self._started = 0
         self._last_id = 0
         self._closed = False
@@ -172,7 +171,8 @@ class ToolThreads:
 
     def _grow(self) -> None:
         """Start a thread if one is needed and allowed. Under the lock."""
-        if len(self._queue) <= self._free or len(self._threads) >= self._allowed():
+        free = len(self._threads) - len(self._running)
+        if len(self._queue) <= free or len(self._threads) >= self._allowed():
             return
         self._started += 1
         thread = threading.Thread(target=self._work, name=f"{self._name}-{self._started}", daemon=True)
@@ -204,9 +204,7 @@ class ToolThreads:
         me = threading.current_thread()
         with self._changed:
             if len(self._threads) <= self._allowed():  # else: started in place of an abandoned call that has returned
-                self._free += 1
                 self._changed.wait_for(lambda: self._queue or self._closed)
-                self._free -= 1
                 if self._queue:
                     job = self._queue.popleft()
                     job.thread = me

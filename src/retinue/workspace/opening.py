@@ -18,10 +18,14 @@ _BENEATH: Final = 0x08
 _TRIES: Final = 64
 """The kernel answers EAGAIN where a rename elsewhere made its check of `..` uncertain."""
 
-_ALWAYS: Final = os.O_CLOEXEC | os.O_NOCTTY
 
 PATH_ONLY: Final = getattr(os, "O_PATH", 0)
 """Opens a place without the right to read it; 0 where the system has no such flag."""
+
+
+def _complete(flags: int) -> int:
+    """The flags with those that every opening has. `O_PATH` bears no others, and opens no terminal anyway."""
+    return flags | os.O_CLOEXEC | (0 if flags & PATH_ONLY else os.O_NOCTTY)
 
 
 class Opener(Protocol):
@@ -66,7 +70,7 @@ class Openat2Opener:
         """See `Opener`."""
         ctypes = self._ctypes
         resolve = _BENEATH | _NO_MAGICLINKS | (0 if links else _NO_SYMLINKS)
-        how = self._how(flags=flags | _ALWAYS, mode=0, resolve=resolve)
+        how = self._how(flags=_complete(flags), mode=0, resolve=resolve)
         code = errno.EAGAIN
         for _ in range(_TRIES):
             fd = self._syscall(_OPENAT2, root, os.fsencode(path), ctypes.byref(how), ctypes.sizeof(how))
@@ -94,7 +98,7 @@ class StepwiseOpener:
                 step = _open_folder(name, current, path)
                 os.close(current)
                 current = step
-            fd = os.open(last, flags | _ALWAYS | os.O_NOFOLLOW, dir_fd=current)
+            fd = os.open(last, _complete(flags) | os.O_NOFOLLOW, dir_fd=current)
             if flags & PATH_ONLY and stat.S_ISLNK(os.fstat(fd).st_mode):  # O_PATH opens the link itself
                 os.close(fd)
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
@@ -109,7 +113,7 @@ class StepwiseOpener:
 
 def _open_folder(name: str, parent: int, path: str) -> int:
     try:
-        return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | _ALWAYS, dir_fd=parent)
+        return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
     except OSError as error:
         if error.errno == errno.ENOTDIR and _is_link(name, parent):
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path) from None
