@@ -72,7 +72,7 @@ class Batches:
         self._queue: SimpleQueue[Job[Any] | None] = SimpleQueue()
         self._thread = Thread(target=self._main, name=name, daemon=True)
         self._started: Outcome[None] = Outcome()
-        self._stopped: Outcome[None] = Outcome()
+        self._stopped: Outcome[None] | None = None
 
     async def start(self) -> None:
         """Start the thread and wait until its role is ready."""
@@ -93,6 +93,7 @@ class Batches:
 
     async def stop(self) -> None:
         """Carry out what is queued, release everything, end the thread."""
+        self._stopped = Outcome()
         self._queue.put(None)
         try:
             await self._stopped
@@ -118,7 +119,8 @@ class Batches:
             self._role.stop()
         except Exception as error:  # noqa: BLE001 (likewise)
             failure = error
-        _tell(self._stopped, failure)
+        if self._stopped is not None:
+            _tell(self._stopped, failure)
 
     def _next(self) -> tuple[list[Job[Any]], bool]:
         jobs: list[Job[Any]] = []
