@@ -1,1 +1,10 @@
-"""See the modules of this folder."""
+"""The command line. Importing this costs nothing; `main` brings in what it needs."""
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Run `retinue` with the arguments of the process."""
+    from retinue.cli.main import main as run
+
+    run()

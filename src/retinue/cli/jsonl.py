@@ -4,7 +4,9 @@ import json
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
-from retinue.events import Event, RunFinishedEvent, RunStartedEvent, ThreadCreatedEvent, UnknownEvent, encode
+from msgspec.structs import replace
+
+from retinue.events import Event, RunFinishedEvent, RunStartedEvent, ThreadCreatedEvent, UnknownEvent, decode, encode
 from retinue.messages import Usage
 from retinue.ops import Record
 from retinue.rows import ThreadKey
@@ -12,7 +14,7 @@ from retinue.rows import ThreadKey
 if TYPE_CHECKING:
     from retinue.harness.results import RunResult
 
-__all__ = ["EventLines", "record_line", "result_json"]
+__all__ = ["EventLines", "event_of_line", "record_line", "result_json"]
 
 PLACE: Final = ("path", "invocations", "key", "runId", "seq", "at")
 
@@ -56,8 +58,6 @@ def _body(event: Event) -> dict[str, Any]:
     if isinstance(event, UnknownEvent):
         return json.loads(bytes(event.body))
     if isinstance(event, RunFinishedEvent) and event.result is not None:
-        from msgspec.structs import replace
-
         event = replace(event, result=None)
     body: dict[str, Any] = json.loads(encode(event))
     for name in PLACE:
@@ -82,6 +82,24 @@ def record_line(record: Record, path: tuple[str, ...] = (), invocations: tuple[s
         "live": False,
         "body": json.loads(record.body),
     }
+
+
+def event_of_line(line: dict[str, Any]) -> Event | None:
+    """The stored event that a line was made of; None for a live one."""
+    if line.get("live", True):
+        return None
+    key = ThreadKey(line["user"], line["session"], line["thread"])
+    record = Record(
+        key,
+        line["generation"],
+        line["seq"],
+        line["type"],
+        line["run"],
+        line["attempt"],
+        line["at"],
+        json.dumps(line["body"]).encode(),
+    )
+    return replace(decode(record), path=tuple(line["path"]), invocations=tuple(line["invocations"]))
 
 
 def usage_json(usage: Usage) -> dict[str, int]:

@@ -3,7 +3,7 @@
 import json
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,7 @@ RESULT_LIMIT = 300
 
 
 @asynccontextmanager
-async def opened(ledger_option: str | None, workspace: Path) -> AsyncIterator["Ledger"]:
+async def opened(ledger_option: str | None, workspace: Path) -> AsyncGenerator["Ledger", None]:
     """The existing ledger, open for as long as the command lasts."""
     ledger = existing_ledger(ledger_option, workspace)
     await ledger.open()

@@ -22,7 +22,17 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
 
-__all__ = ["JsonViewer", "LiveViewer", "PlainViewer", "QuietViewer", "Viewer", "can_draw", "choose_viewer"]
+__all__ = [
+    "JsonViewer",
+    "LiveViewer",
+    "PlainViewer",
+    "QuietViewer",
+    "Viewer",
+    "can_draw",
+    "choose_viewer",
+    "is_last",
+    "write_line",
+]
 
 FRAME: Final = 0.1
 
@@ -76,7 +86,7 @@ class QuietViewer:
 
     def say(self, message: str) -> None:
         """See `Viewer`."""
-        _write(self.out, clean(message))
+        write_line(self.out, clean(message))
 
 
 class PlainViewer(QuietViewer):
@@ -87,7 +97,7 @@ class PlainViewer(QuietViewer):
         self.view.apply(event)
         line = lifecycle_line(event, self.view)
         if line is not None:
-            _write(self.out, line)
+            write_line(self.out, line)
 
 
 class JsonViewer(QuietViewer):
@@ -101,7 +111,7 @@ class JsonViewer(QuietViewer):
     def show(self, event: Event) -> None:
         """See `Viewer`. ASCII only, so that no byte of it can steer a terminal."""
         self.view.apply(event)
-        _write(self.lines, json.dumps(self.describe(event), ensure_ascii=True, separators=(",", ":")))
+        write_line(self.lines, json.dumps(self.describe(event), ensure_ascii=True, separators=(",", ":")))
 
 
 class LiveViewer(QuietViewer):
@@ -191,7 +201,7 @@ def is_last(event: Event) -> bool:
     return isinstance(event, RunFinishedEvent) and event.result is not None
 
 
-def _write(stream: TextIO, line: str) -> None:
+def write_line(stream: TextIO, line: str) -> None:
     """One line, at once. A reader that has gone away must not end the run."""
     try:
         stream.write(f"{line.encode(stream.encoding or 'utf-8', 'replace').decode(stream.encoding or 'utf-8')}\n")

@@ -1,0 +1,5 @@
+"""`python -m retinue.cli` is `retinue`."""
+
+from retinue.cli import main
+
+main()

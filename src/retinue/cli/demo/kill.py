@@ -1,0 +1,136 @@
+"""`retinue demo --kill`: one process is killed with SIGKILL midway, another goes on, and the answers are counted.
+
+This process only watches: it starts the two others, reads their JSON lines and, between them, the ledger.
+"""
+
+import asyncio
+import json
+import sys
+from collections import Counter
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from retinue.cli.demo.stages import MODEL_ASKED
+from retinue.cli.exits import Exit
+from retinue.cli.jsonl import EventLines, event_of_line
+from retinue.cli.places import existing_ledger
+from retinue.cli.replay import replay_tree
+from retinue.cli.text import clean
+from retinue.cli.viewers import Viewer, choose_viewer, write_line
+from retinue.events import ModelCalledEvent, SubAgentInvocationStartedEvent, ToolCallResultEvent
+
+__all__ = ["Asked", "kill_and_resume"]
+
+Asked = tuple[str, int]
+"""A question to the model: agent id and turn."""
+LINE_LIMIT: Final = 4 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class Watched:
+    """What was seen of one process."""
+
+    pid: int = 0
+    asked: list[Asked] = field(default_factory=list[Asked])
+    result: dict[str, Any] | None = None
+    killed_after: str = ""
+
+
+async def kill_and_resume(folder: Path, *, fast: bool) -> Exit:
+    """Start, kill, resume, compare."""
+    viewer = choose_viewer(as_json=False, quiet=False, describe=EventLines().describe)
+    async with viewer:
+        first = await _watch("start", folder, viewer, fast=fast, kill=True)
+        at_kill = await recorded_answers(folder)
+        viewer.say(f"Process {first.pid} was killed with SIGKILL, after the first tool result of {first.killed_after}.")
+        second = await _watch("resume", folder, viewer, fast=fast, kill=False)
+        viewer.say(f"Process {second.pid} went on from the ledger.")
+    at_end = await recorded_answers(folder)
+    if second.result is not None:
+        write_line(sys.stdout, clean(second.result["text"]))
+    repeated = [question for question in second.asked if question in at_kill]
+    for line in _account(first, second, at_kill, at_end, repeated):
+        viewer.say(line)
+    good = second.result is not None and second.result["status"] == "completed" and not repeated
+    return Exit.COMPLETED if good else Exit.FAILED
+
+
+async def _watch(stage: str, folder: Path, viewer: Viewer, *, fast: bool, kill: bool) -> Watched:
+    """Run one stage in a process of its own and show it; with `kill`, end it after the second child's first tool result."""
+    watched, children = Watched(), list[tuple[str, str]]()
+    command = [sys.executable, "-m", "retinue.cli", "demo", "--stage", stage, "--folder", str(folder)]
+    lines = _lines([*command, *(["--fast"] if fast else [])])
+    async with aclosing(lines):
+        async for process, line in lines:
+            watched.pid = process.pid
+            if line["type"] == MODEL_ASKED:
+                watched.asked.append((line["agent"], line["turn"]))
+                continue
+            watched.result = line.get("result", watched.result)
+            event = event_of_line(line)
+            if event is None:
+                continue
+            viewer.show(event)
+            if isinstance(event, SubAgentInvocationStartedEvent):
+                children.append((event.invocation_id, event.child_agent_id))
+            second = children[1] if len(children) > 1 else ("", "")
+            if kill and isinstance(event, ToolCallResultEvent) and event.invocations == (second[0],):
+                watched.killed_after = second[1]
+                process.kill()
+                break
+    return watched
+
+
+async def _lines(command: list[str]) -> AsyncGenerator[tuple[asyncio.subprocess.Process, dict[str, Any]], None]:
+    """A process and its JSON lines. It does not outlive the watching."""
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, limit=LINE_LIMIT
+    )
+    assert process.stdout is not None
+    try:
+        async for line in process.stdout:
+            yield process, json.loads(line)
+    finally:
+        if process.returncode is None:
+            try:
+                process.kill()
+            except ProcessLookupError:
+                pass
+        await process.wait()
+
+
+async def recorded_answers(folder: Path) -> Counter[Asked]:
+    """The model's answers that the ledger holds, by agent and turn."""
+    ledger = existing_ledger(None, folder)
+    await ledger.open()
+    try:
+        (root,) = await ledger.runs(roots_only=True, limit=1)
+        turns: Counter[str] = Counter()
+        found: Counter[Asked] = Counter()
+        for event in await replay_tree(ledger, root.run_id):
+            if isinstance(event, ModelCalledEvent):
+                turns[event.path[-1]] += 1
+                found[event.path[-1], turns[event.path[-1]]] += 1
+        return found
+    finally:
+        await ledger.close()
+
+
+def _account(
+    first: Watched, second: Watched, at_kill: Counter[Asked], at_end: Counter[Asked], repeated: list[Asked]
+) -> list[str]:
+    """The figures, and what they show."""
+    lost = [question for question in first.asked if question not in at_kill]
+    again = ", ".join(f"{agent} turn {turn}" for agent, turn in lost)
+    return [
+        "",
+        "                            asked the model   answers in the ledger",
+        f"  process {first.pid:<9} (killed) {len(first.asked):>14} {at_kill.total():>23}",
+        f"  process {second.pid:<9} (resumed){len(second.asked):>14} {at_end.total():>23}",
+        "",
+        f"  Unanswered when the process died, so asked again: {len(lost)}" + (f" ({again})" if again else ""),
+        f"  Answered before, and asked again all the same:    {len(repeated)}",
+    ]

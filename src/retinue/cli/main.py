@@ -1,0 +1,171 @@
+"""The command line: options and their help. What a command does is imported when it runs, so that `--help` is quick."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+
+__all__ = ["main"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+EPILOGUE: Final = "Exit codes: 0 completed, 1 failed, 2 usage or configuration, 3 waiting for an answer, 4 limit, \
+5 model unreachable, 130 interrupted (what was done is kept)."
+
+
+def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        click.echo(f"retinue {version('retinue')}")
+        context.exit()
+
+
+def place_options(function: F) -> F:
+    """Where: the workspace and its ledger."""
+    folder = click.Path(path_type=Path, file_okay=False)
+    function = click.option("--ledger", metavar="URL", help="Ledger to use instead of the workspace's own.")(function)
+    return click.option(
+        "--workspace", type=folder, default=Path("."), metavar="DIR", help="Folder to work in (default: this one)."
+    )(function)
+
+
+def json_option(function: F) -> F:
+    """Output for programs."""
+    return click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")(function)
+
+
+@click.group(epilog=EPILOGUE, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Show the version.")
+def cli() -> None:
+    """Retinue: subagents that can be trusted.
+
+    Try `retinue demo` first. It needs no model and no key.
+    """
+
+
+@cli.command()
+@click.option("--kill", is_flag=True, help="Kill the process midway and let another one go on.")
+@click.option("--fast", is_flag=True, help="Without the pauses that let you watch.")
+@click.option(
+    "--folder", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Work in DIR (default: a new one)."
+)
+@click.option("--stage", type=click.Choice(["start", "resume"]), hidden=True)
+def demo(**options: Any) -> int:
+    """Watch an agent delegate to three subagents at once, over real files. The model is scripted; all else is real."""
+    from retinue.cli.demo.run import run_demo
+
+    return run_demo(**options)
+
+
+@cli.command()
+@click.argument("task")
+@place_options
+@click.option("--model", metavar="M", help="`openai:gpt-5`, `http://127.0.0.1:8080/v1#name`, … (default: RETINUE_MODEL).")
+@click.option("--session", metavar="S", help="Continue this session (default: a new one).")
+@click.option("--thread", metavar="T", help="Thread of the session (default: main).")
+@json_option
+@click.option("--trust", is_flag=True, help="Use the folder's agent files without asking.")
+@click.option("--allow", multiple=True, metavar="RULE", help="Allow `tool` or `tool(glob)`. May be repeated.")
+@click.option("--ask", multiple=True, metavar="RULE", help="Ask before `tool` or `tool(glob)`. May be repeated.")
+@click.option("--deny", multiple=True, metavar="RULE", help="Deny `tool` or `tool(glob)`. May be repeated.")
+@click.option("--max-iters", type=click.IntRange(min=1), metavar="N", help="Turns of the agent at most (default: 10).")
+@click.option("--quiet", "-q", is_flag=True, help="Show the answer only.")
+def run(**options: Any) -> int:
+    """Give TASK to an agent that works in a folder and may delegate. `-` reads the task from stdin.
+
+    The answer goes to stdout, progress to stderr. Ctrl-C stops the whole tree and keeps what was done.
+    """
+    from retinue.cli.run import run_task
+
+    return run_task(**options)
+
+
+@cli.command()
+@click.argument("run_or_session", required=False)
+@place_options
+@click.option("--model", metavar="M", help="Model to go on with (default: the run's own).")
+@click.option("--take-over", is_flag=True, help="Take the run from a process that still lives but is stopped.")
+@json_option
+@click.option("--quiet", "-q", is_flag=True, help="Show the answer only.")
+def resume(**options: Any) -> int:
+    """Go on with a run that was interrupted or waits for an answer: the newest one, or RUN_OR_SESSION."""
+    from retinue.cli.run import resume_run
+
+    return resume_run(**options)
+
+
+@cli.group()
+def threads() -> None:
+    """Look at conversations and trees. Only reads."""
+
+
+@threads.command("list")
+@place_options
+@click.option("--session", metavar="S", help="Only this session.")
+@click.option("--all", "hidden", is_flag=True, help="Also threads of subagents.")
+@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, metavar="N")
+@json_option
+def threads_list(*, ledger: str | None, workspace: Path, session: str | None, hidden: bool, limit: int, as_json: bool) -> int:
+    """List threads, newest first."""
+    from retinue.cli.running import run_async
+    from retinue.cli.threads import list_threads
+
+    return run_async(lambda: list_threads(ledger, workspace, session=session, hidden=hidden, limit=limit, as_json=as_json))
+
+
+@threads.command("show")
+@click.argument("session")
+@click.argument("thread", required=False)
+@place_options
+@json_option
+def threads_show(*, ledger: str | None, workspace: Path, session: str, thread: str | None, as_json: bool) -> int:
+    """Show the conversation of a thread (default: main)."""
+    from retinue.cli.running import run_async
+    from retinue.cli.threads import show_thread
+
+    return run_async(lambda: show_thread(ledger, workspace, session=session, thread=thread, as_json=as_json))
+
+
+@threads.command("tree")
+@click.argument("run_or_session", required=False)
+@place_options
+@json_option
+def threads_tree(*, ledger: str | None, workspace: Path, run_or_session: str | None, as_json: bool) -> int:
+    """Draw the tree of a run (default: the newest) from its journals."""
+    from retinue.cli.running import run_async
+    from retinue.cli.threads import show_tree
+
+    return run_async(lambda: show_tree(ledger, workspace, wanted=run_or_session, as_json=as_json))
+
+
+@cli.group()
+def agents() -> None:
+    """Look at the agents of a workspace."""
+
+
+@agents.command("list")
+@click.option("--workspace", type=click.Path(path_type=Path), default=Path("."), metavar="DIR")
+@json_option
+def agents_list(*, workspace: Path, as_json: bool) -> int:
+    """List the subagents that the folder offers, and what is wrong with their files."""
+    from retinue.cli.agents import list_agents
+
+    return list_agents(workspace, as_json=as_json)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The entry point of `retinue`. Exits with a documented code; shows no traceback unless RETINUE_DEBUG=1."""
+    try:
+        sys.exit(cli.main(arguments, prog_name="retinue", standalone_mode=False) or 0)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except click.Abort:
+        sys.exit(130)
+    except Exception as error:  # noqa: BLE001  the last line of defence: one clear message
+        from retinue.cli.exits import report
+
+        sys.exit(report(error))

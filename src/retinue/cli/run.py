@@ -1,0 +1,183 @@
+"""`retinue run` and `retinue resume`: from options to an agent, and its run in front of the person."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from retinue.cli.exits import Exit
+from retinue.cli.jsonl import EventLines
+from retinue.cli.keyboard import is_interactive, read_line
+from retinue.cli.places import choose_model, existing_ledger, find_run
+from retinue.cli.running import Session, drive, run_async
+from retinue.cli.text import clean, duration, one_line
+from retinue.cli.viewers import choose_viewer
+from retinue.errors import ConfigurationError, UnknownId, UntrustedWorkspace
+
+if TYPE_CHECKING:
+    from retinue.harness import HarnessAgent
+    from retinue.ledger.port import Ledger
+    from retinue.rows import RunRow
+
+__all__ = ["resume_run", "run_task"]
+
+AGENT_NAME: Final = "assistant"
+"""The agent id of `retinue run`."""
+
+
+def run_task(
+    *,
+    task: str,
+    workspace: Path,
+    ledger: str | None,
+    model: str | None,
+    session: str | None,
+    thread: str | None,
+    as_json: bool,
+    trust: bool,
+    allow: Sequence[str],
+    ask: Sequence[str],
+    deny: Sequence[str],
+    max_iters: int | None,
+    quiet: bool,
+) -> Exit:
+    """Run a task to its end. See `retinue run --help`."""
+    from retinue.config import PermissionRules, RuntimeContext
+
+    text = _task(task)
+    named = choose_model(model, workspace)
+    rules = PermissionRules(allow=allow, ask=ask, deny=deny)
+    viewer = choose_viewer(as_json=as_json, quiet=quiet, describe=EventLines().describe)
+    context = RuntimeContext(session_id=session, thread_id=thread)
+
+    async def work() -> Exit:
+        agent = await trusted_agent(
+            AGENT_NAME, workspace, model=named, ledger=ledger, rules=rules, max_iters=max_iters, trust=trust
+        )
+        async with agent:
+            return await drive(agent, agent.stream(text, context=context), viewer, Session(workspace=workspace, ledger=ledger))
+
+    return run_async(work)
+
+
+def _task(task: str) -> str:
+    text = sys.stdin.read() if task == "-" else task
+    if not text.strip():
+        raise ConfigurationError("the task is empty", remedy="write what is to be done, or pass `-` and write it to stdin")
+    return text
+
+
+async def trusted_agent(
+    name: str,
+    workspace: Path,
+    *,
+    model: str,
+    ledger: str | None,
+    rules: object = None,
+    max_iters: int | None = None,
+    trust: bool = False,
+) -> "HarnessAgent":
+    """A built agent for a workspace; agent files that nobody has confirmed are confirmed here first (D-23)."""
+    from retinue.config import PermissionRules
+    from retinue.harness import HarnessAgent
+
+    def make(trusted: bool | None) -> HarnessAgent:
+        return HarnessAgent(
+            name,
+            model=model,
+            workspace=workspace,
+            ledger=ledger,
+            permissions=rules if isinstance(rules, PermissionRules) else PermissionRules(),
+            trust=trusted,
+            max_iters=max_iters or 10,
+        )
+
+    agent = make(True if trust else None)
+    try:
+        await agent.build()
+    except UntrustedWorkspace as error:
+        await agent.close()
+        if not await _confirmed(error, workspace):
+            raise
+        agent = make(True)
+        await agent.build()
+    return agent
+
+
+async def _confirmed(error: UntrustedWorkspace, workspace: Path) -> bool:
+    """Ask the person once whether the folder's agent files may be used; the answer is kept."""
+    if not is_interactive():
+        return False
+    print(clean(error.message), file=sys.stderr)
+    for path in sorted((workspace / "subagents").glob("*.md"))[:20]:
+        print(f"  {one_line(str(path), 200)}", file=sys.stderr)
+    typed = await read_line("Use them? They tell agents what to do, with the rights that you give. [y/N] ")
+    return (typed or "").casefold() in ("y", "yes")
+
+
+def resume_run(
+    *,
+    run_or_session: str | None,
+    workspace: Path,
+    ledger: str | None,
+    model: str | None,
+    take_over: bool,
+    as_json: bool,
+    quiet: bool,
+) -> Exit:
+    """Go on with a run. See `retinue resume --help`."""
+    viewer = choose_viewer(as_json=as_json, quiet=quiet, describe=EventLines().describe)
+
+    async def work() -> Exit:
+        row = await _wanted(run_or_session, workspace, ledger)
+        if row is None:
+            print("nothing to resume: no run is interrupted or waiting", file=sys.stderr)
+            return Exit.COMPLETED
+        folder = Path(row.workspace) if row.workspace else workspace
+        named = model or row.model or choose_model(None, folder)
+        agent = await trusted_agent(row.agent_id, folder, model=named, ledger=ledger, trust=True)
+        async with agent:
+            events = agent.resume_stream(row.run_id, take_over=take_over)
+            return await drive(agent, events, viewer, Session(workspace=folder, ledger=ledger))
+
+    return run_async(work)
+
+
+async def _wanted(run_or_session: str | None, workspace: Path, ledger_option: str | None) -> "RunRow | None":
+    """The run to go on with. Those that are left aside are listed on stderr."""
+    ledger = existing_ledger(ledger_option, workspace)
+    await ledger.open()
+    try:
+        if run_or_session is not None:
+            row = await find_run(ledger, run_or_session)
+            if row.state.terminal:
+                raise UnknownId(
+                    f"run `{row.run_id}` has ended: {row.state}",
+                    code="run_ended",
+                    remedy=f"go on with its conversation: `retinue run --session {row.key.session} TASK`",
+                )
+            return row
+        waiting = await _unfinished(ledger)
+    finally:
+        await ledger.close()
+    for row in waiting[1:]:
+        print(one_line(f"also unfinished: {_described(row)}", 300), file=sys.stderr)
+    return waiting[0] if waiting else None
+
+
+async def _unfinished(ledger: "Ledger") -> "list[RunRow]":
+    """Root runs that wait for an answer or whose process is gone, newest first."""
+    from retinue.states import RunState
+
+    found: list[RunRow] = []
+    for row in await ledger.runs(states=(RunState.RUNNING, RunState.WAITING), roots_only=True):
+        if row.state is RunState.WAITING or row.owner is None or not await ledger.owner_alive(row.owner):
+            found.append(row)
+    return found
+
+
+def _described(row: "RunRow") -> str:
+    import time
+
+    ago = duration(time.time_ns() // 1_000_000 - row.started_at)
+    return f"{row.run_id} (session {row.key.session}, {row.state}, begun {ago} ago)"
