@@ -1,1 +1,230 @@
-"""Retinue: subagents that can be trusted."""
+"""Retinue: subagents for LLM agents that can be trusted.
+
+The public face. Names are imported when they are first used, so that `import retinue` costs nothing.
+
+>>> from retinue import HarnessAgent, SubAgent
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from retinue.agent.middleware import Middleware
+    from retinue.config import (
+        MAX_SPAWN_DEPTH,
+        AgentConfig,
+        AgentInvocationModePolicy,
+        AgentRunConfig,
+        ChatClientConfig,
+        Limits,
+        PermissionRules,
+        RuntimeContext,
+        SubAgentContextPolicy,
+        WorkspaceMode,
+    )
+    from retinue.errors import (
+        ConfigurationError,
+        LeaseLost,
+        LedgerConflict,
+        LedgerError,
+        LedgerUnavailable,
+        ModelError,
+        RetinueError,
+        RunCancelled,
+        RunFailed,
+        ThreadBusy,
+        UnknownId,
+        UntrustedWorkspace,
+    )
+    from retinue.events import (
+        Event,
+        MessageEvent,
+        ModelCalledEvent,
+        PermissionRequest,
+        ReasoningDeltaEvent,
+        RunFinishedEvent,
+        RunStartedEvent,
+        SubAgentInvocationCancelledEvent,
+        SubAgentInvocationCompletedEvent,
+        SubAgentInvocationFailedEvent,
+        SubAgentInvocationStartedEvent,
+        TextDeltaEvent,
+        ToolCallArgsEvent,
+        ToolCallEndEvent,
+        ToolCallResultEvent,
+        ToolCallStartEvent,
+        ToolProgressEvent,
+    )
+    from retinue.harness import Agent, HarnessAgent, RunResult, Runtime, Thread, ThreadGraph, Threads
+    from retinue.ledger.open import open_ledger
+    from retinue.ledger.port import Ledger
+    from retinue.messages import Usage
+    from retinue.models.openai import OpenAIChatModel
+    from retinue.models.port import ChatModel, ModelAnswer, ModelRequest
+    from retinue.models.scripted import ScriptedModel
+    from retinue.subagents.availability import SubAgentAvailability
+    from retinue.subagents.declaration import SubAgent
+    from retinue.subagents.decorator import subagent
+    from retinue.subagents.loading import load_subagents
+    from retinue.subagents.registry import merge_subagents
+    from retinue.subagents.run_config import ClientInheritance, SubAgentRunConfig, SubAgentRunConfigFields
+    from retinue.tools.decorator import tool
+    from retinue.tools.errors import ToolError
+    from retinue.tools.harness import ToolHarness
+    from retinue.tools.port import Tool, ToolContext
+
+_HOMES = {
+    "agent.middleware": ("Middleware",),
+    "config": (
+        "MAX_SPAWN_DEPTH",
+        "AgentConfig",
+        "AgentInvocationModePolicy",
+        "AgentRunConfig",
+        "ChatClientConfig",
+        "Limits",
+        "PermissionRules",
+        "RuntimeContext",
+        "SubAgentContextPolicy",
+        "WorkspaceMode",
+    ),
+    "errors": (
+        "ConfigurationError",
+        "LeaseLost",
+        "LedgerConflict",
+        "LedgerError",
+        "LedgerUnavailable",
+        "ModelError",
+        "RetinueError",
+        "RunCancelled",
+        "RunFailed",
+        "ThreadBusy",
+        "UnknownId",
+        "UntrustedWorkspace",
+    ),
+    "events": (
+        "Event",
+        "MessageEvent",
+        "ModelCalledEvent",
+        "PermissionRequest",
+        "ReasoningDeltaEvent",
+        "RunFinishedEvent",
+        "RunStartedEvent",
+        "SubAgentInvocationCancelledEvent",
+        "SubAgentInvocationCompletedEvent",
+        "SubAgentInvocationFailedEvent",
+        "SubAgentInvocationStartedEvent",
+        "TextDeltaEvent",
+        "ToolCallArgsEvent",
+        "ToolCallEndEvent",
+        "ToolCallResultEvent",
+        "ToolCallStartEvent",
+        "ToolProgressEvent",
+    ),
+    "harness.agent": ("Agent",),
+    "harness.harness_agent": ("HarnessAgent",),
+    "harness.results": ("RunResult",),
+    "harness.runtime": ("Runtime",),
+    "harness.threads": ("Thread", "ThreadGraph", "Threads"),
+    "ledger.open": ("open_ledger",),
+    "ledger.port": ("Ledger",),
+    "messages": ("Usage",),
+    "models.openai": ("OpenAIChatModel",),
+    "models.port": ("ChatModel", "ModelAnswer", "ModelRequest"),
+    "models.scripted": ("ScriptedModel",),
+    "subagents.availability": ("SubAgentAvailability",),
+    "subagents.declaration": ("SubAgent",),
+    "subagents.decorator": ("subagent",),
+    "subagents.loading": ("load_subagents",),
+    "subagents.registry": ("merge_subagents",),
+    "subagents.run_config": ("ClientInheritance", "SubAgentRunConfig", "SubAgentRunConfigFields"),
+    "tools.decorator": ("tool",),
+    "tools.errors": ("ToolError",),
+    "tools.harness": ("ToolHarness",),
+    "tools.port": ("Tool", "ToolContext"),
+}
+_WHERE = {name: module for module, names in _HOMES.items() for name in names}
+
+__version__ = "0.1.0"
+__all__ = [  # noqa: RUF022  # in the order of the table above
+    "Agent",
+    "AgentConfig",
+    "AgentInvocationModePolicy",
+    "AgentRunConfig",
+    "ChatClientConfig",
+    "ChatModel",
+    "ClientInheritance",
+    "ConfigurationError",
+    "Event",
+    "HarnessAgent",
+    "LeaseLost",
+    "Ledger",
+    "LedgerConflict",
+    "LedgerError",
+    "LedgerUnavailable",
+    "Limits",
+    "MAX_SPAWN_DEPTH",
+    "MessageEvent",
+    "Middleware",
+    "ModelAnswer",
+    "ModelCalledEvent",
+    "ModelError",
+    "ModelRequest",
+    "OpenAIChatModel",
+    "PermissionRequest",
+    "PermissionRules",
+    "ReasoningDeltaEvent",
+    "RetinueError",
+    "RunCancelled",
+    "RunFailed",
+    "RunFinishedEvent",
+    "RunResult",
+    "RunStartedEvent",
+    "Runtime",
+    "RuntimeContext",
+    "ScriptedModel",
+    "SubAgent",
+    "SubAgentAvailability",
+    "SubAgentContextPolicy",
+    "SubAgentInvocationCancelledEvent",
+    "SubAgentInvocationCompletedEvent",
+    "SubAgentInvocationFailedEvent",
+    "SubAgentInvocationStartedEvent",
+    "SubAgentRunConfig",
+    "SubAgentRunConfigFields",
+    "TextDeltaEvent",
+    "Thread",
+    "ThreadBusy",
+    "ThreadGraph",
+    "Threads",
+    "Tool",
+    "ToolCallArgsEvent",
+    "ToolCallEndEvent",
+    "ToolCallResultEvent",
+    "ToolCallStartEvent",
+    "ToolContext",
+    "ToolError",
+    "ToolHarness",
+    "ToolProgressEvent",
+    "UnknownId",
+    "UntrustedWorkspace",
+    "Usage",
+    "WorkspaceMode",
+    "load_subagents",
+    "merge_subagents",
+    "open_ledger",
+    "subagent",
+    "tool",
+]
+
+
+def __getattr__(name: str) -> Any:
+    module = _WHERE.get(name)
+    if module is None:
+        raise AttributeError(f"module `retinue` has no attribute `{name}`")
+    value = getattr(import_module(f"retinue.{module}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

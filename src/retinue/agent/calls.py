@@ -11,12 +11,13 @@ import msgspec
 
 from retinue.agent.middleware import ToolInvocation, chain, overriding
 from retinue.agent.next_step import CallAction, CallStep
-from retinue.agent.ports import CallHandler, CallOutcome, GatedCall, Prepared
+from retinue.agent.ports import CallHandler, CallOutcome, Prepared
 from retinue.agent.texts import CANCELLED, LIMIT_TURNS, STOPPED, UNKNOWN_OUTCOME, bounded, denied, unknown_tool
 from retinue.config import Verdict
 from retinue.events import PermissionRequest, RequestClosedEvent, ToolCallResultEvent
 from retinue.ids import new_id
 from retinue.ops import PutRequest
+from retinue.permissions.gate import GatedCall
 from retinue.rows import RequestRow
 from retinue.states import RequestState, ResultStatus
 
@@ -122,7 +123,7 @@ class Calls:
         except (msgspec.DecodeError, UnicodeEncodeError):
             return None  # the call itself says what is wrong with its arguments, and does nothing
         gated = handler.gated(arguments, self._run.definition.agent_id)
-        decision = await self._run.definition.gate.decide(gated)
+        decision = await self._run.definition.gate.decide(gated, self._run.tree.remembered)
         if decision.verdict is Verdict.DENY:
             return CallOutcome(content=denied(call.name, decision.because), status=ResultStatus.DENIED)
         if decision.verdict is Verdict.ASK and action.step is CallStep.DECIDE:

@@ -12,8 +12,8 @@ from retinue.agent.projection import Projection
 from retinue.clock import Clock
 from retinue.events import Event, encode
 from retinue.ledger.port import Ledger
-from retinue.ops import Append, NewEvent, Op, PutRun, Receipt
-from retinue.rows import RunRow, ThreadKey
+from retinue.ops import Append, CreateThread, NewEvent, Op, PutRun, Receipt
+from retinue.rows import RunRow, ThreadKey, ThreadRow
 from retinue.states import RunState
 
 __all__ = ["Batch", "RunJournal", "settle"]
@@ -60,6 +60,7 @@ class RunJournal:
     __slots__ = (
         "_base",
         "_batch",
+        "_created",
         "_events",
         "_in_flight",
         "_ledger",
@@ -98,6 +99,7 @@ class RunJournal:
         self.generation = generation
         self.head = head
         self._base = head
+        self._created: CreateThread | None = None
         self._events: list[NewEvent] = []
         self._untold: list[tuple[Event, int, int]] = []
         self._batch = Batch()
@@ -114,17 +116,28 @@ class RunJournal:
         self._untold.append((event, self.head, now))
         self.projection.apply(event, self.head, self.attempt)
 
+    def create(self, row: ThreadRow) -> None:
+        """Create the thread with the next commit, before its first event."""
+        self._created = CreateThread(row)
+
     def stage_op(self, op: Op) -> None:
         """Let an op ride with the next commit, after this journal's events."""
         self._batch.ops.append(op)
 
     def include(self, batch: Batch) -> None:
-        """Let another run's batch ride with the next commit."""
+        """Let another run's batch ride with the next commit. Viewers are told in the order of staging."""
+        self._tell_staged()
         self._batch.include(batch)
 
     def then(self, told: Told) -> None:
         """Call `told` once everything staged so far is committed."""
+        self._tell_staged()
         self._batch.told.append(told)
+
+    def _tell_staged(self) -> None:
+        if self._untold:
+            untold, self._untold = self._untold, []
+            self._batch.told.append(lambda: self._tell(untold))
 
     def put_run(self, row: RunRow) -> None:
         """Replace the run's row with the next commit."""
@@ -137,8 +150,12 @@ class RunJournal:
 
     def take(self) -> Batch:
         """Everything staged, to be committed by someone else (a child's end rides with its parent's result)."""
+        self._tell_staged()
         batch, self._batch = self._batch, Batch()
         mine: list[Op] = []
+        if self._created is not None:
+            mine.append(self._created)
+            self._created = None
         if self._events:
             mine.append(Append(self.key, self.generation, self._base, tuple(self._events)))
             self._base = self.head
@@ -147,9 +164,6 @@ class RunJournal:
         if expect is None or expect != (self.row.state, self.row.attempt):
             mine.append(PutRun(self.row, expect))
             self._row_expect = (self.row.state, self.row.attempt)
-        if self._untold:
-            untold, self._untold = self._untold, []
-            batch.told.insert(0, lambda: self._tell(untold))
         batch.ops[:0] = mine
         return batch
 

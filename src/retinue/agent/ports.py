@@ -9,16 +9,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from retinue.agent.journal import Batch
-from retinue.config import Verdict
 from retinue.events import Event, SubAgentInvocationStartedEvent
 from retinue.messages import CallRef, ToolCall
 from retinue.models.port import ToolSpec
+from retinue.permissions.gate import GatedCall, Remembered
+from retinue.permissions.rules import Decision
 from retinue.states import ResultStatus
 
 if TYPE_CHECKING:
     from retinue.agent.run import Run
 
-__all__ = ["CallHandler", "CallOutcome", "Gate", "GateDecision", "GatedCall", "Prepared"]
+__all__ = ["CallHandler", "CallOutcome", "Gate", "Prepared"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -51,30 +52,10 @@ class Prepared:
     inline: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GatedCall:
-    """What the gate is asked about. `subject` is the child's agent id for a delegation, else the asking agent's."""
-
-    tool: str
-    arguments: Mapping[str, Any]
-    main_argument: str | None
-    need: Verdict
-    always: Verdict
-    subject: str
-
-
-@dataclass(frozen=True, slots=True)
-class GateDecision:
-    """The gate's verdict, and which rule it came from, for people."""
-
-    verdict: Verdict
-    because: str = ""
-
-
 class Gate(Protocol):
     """Decides what may be called (M10). Evaluated for every call, also after a resume."""
 
-    async def decide(self, call: GatedCall) -> GateDecision:
+    async def decide(self, call: GatedCall, remembered: Remembered) -> Decision:
         """The effective verdict for a call, remembered answers included."""
         ...
 

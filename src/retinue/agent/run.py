@@ -74,6 +74,7 @@ class Run:
             stored=stored,
             tell=self._tell,
         )
+        self.is_root = False
         self.interruptible = False
         self._interrupting = False
         self.stop_reason: str | None = None
@@ -201,7 +202,7 @@ class Run:
                 row, state=RunState(step.status), reason=step.reason, owner=None, updated_at=self.journal.clock.now_ms()
             )
         )
-        if row.depth == 0:
+        if self.is_root:
             await self.journal.flush()
         return RunEnd(step.status, step.reason, step.message, step.remedy)
 
@@ -210,7 +211,7 @@ class Run:
         self.journal.put_run(
             msgspec.structs.replace(self.row, state=RunState.WAITING, owner=None, updated_at=self.journal.clock.now_ms())
         )
-        if self.row.depth == 0:
+        if self.is_root:
             await self.journal.flush()
         return RunEnd("waiting", "permission")
 

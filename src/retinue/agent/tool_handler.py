@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from retinue.agent.ports import CallOutcome, GatedCall, Prepared
+from retinue.agent.ports import CallOutcome, Prepared
 from retinue.events import SubAgentInvocationStartedEvent, ToolProgressEvent
 from retinue.messages import CallRef, ToolCall
 from retinue.models.port import ToolSpec
+from retinue.permissions.gate import GatedCall
 from retinue.tools.port import Tool, ToolContext
 
 if TYPE_CHECKING:

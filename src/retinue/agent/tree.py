@@ -45,9 +45,15 @@ class Services:
 
 
 class Viewer:
-    """One subscriber of a tree. A run never waits for it: beyond a bound, text deltas are dropped, events never (M15)."""
+    """One subscriber of a tree. A run never waits for it: beyond a bound, text deltas are dropped, events never (M15).
 
-    def __init__(self) -> None:
+    It is there to answer a request until it comes back for the next event with the request still open; `patient`: always.
+    """
+
+    def __init__(self, *, patient: bool = False) -> None:
+        self._patient = patient
+        self._asked: PermissionRequest | None = None
+        self.attending = True
         self._queue: deque[Event] = deque()
         self._deltas = 0
         self._ready = asyncio.Event()
@@ -69,8 +75,12 @@ class Viewer:
         self.closed = True
         self._ready.set()
 
-    async def get(self) -> Event | None:
+    async def get(self, tree: "Tree") -> Event | None:
         """The next event, or None when the viewer is closed and empty."""
+        if self._asked is not None and not self._patient and self._asked.request_id not in tree.answered:
+            self.attending = False  # it looked at the request and came back without an answer (D-28)
+            tree.wake_all()
+        self._asked = None
         while not self._queue:
             if self.closed:
                 return None
@@ -79,6 +89,8 @@ class Viewer:
         event = self._queue.popleft()
         if isinstance(event, TextDeltaEvent | ReasoningDeltaEvent):
             self._deltas -= 1
+        elif isinstance(event, PermissionRequest):
+            self._asked = event
         return event
 
 
@@ -106,6 +118,10 @@ class Tree:
         self.slots = Slots(limits.max_children)
         self.viewers: list[Viewer] = []
         self.runs: dict[str, Run] = {}
+        self.busy: set[ThreadKey] = set()
+        self.answered: set[str] = set()
+        self.labels: dict[ThreadKey, set[str]] = {}
+        self.ended = asyncio.Event()
         self.interruptions = 0
         self.given_up = False
         self.stopping: list[str] = []
@@ -115,7 +131,17 @@ class Tree:
     @property
     def attended(self) -> bool:
         """Whether someone is there to answer a request (D-28)."""
-        return self.on_request is not None or any(not viewer.closed for viewer in self.viewers)
+        return self.on_request is not None or any(viewer.attending and not viewer.closed for viewer in self.viewers)
+
+    def wake_all(self) -> None:
+        """Let every driver look again."""
+        for run in list(self.runs.values()):
+            run.wake_up()
+
+    async def remembered(self, name: str) -> bool:
+        """Whether a person's yes under this name was remembered for the root's session."""
+        state = await self.services.ledger.state(self.root_key.user, self.root_key.session)
+        return state.get(name) == b'"allow"'
 
     def next_order(self) -> int:
         """The place of the next run in the order in which the tree's runs began."""
@@ -165,3 +191,4 @@ class Tree:
             await asyncio.gather(*helpers, return_exceptions=True)
         for viewer in self.viewers:
             viewer.close()
+        self.ended.set()

@@ -1,12 +1,15 @@
 """What a run gives back."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from retinue.events import PermissionRequest
 from retinue.messages import Usage
+
+if TYPE_CHECKING:
+    from retinue.harness.threads import Thread
 
 __all__ = ["RunResult"]
 
@@ -15,17 +18,21 @@ __all__ = ["RunResult"]
 class RunResult:
     """How a run ended and what it gave.
 
-    `usage` and `cost` are of the whole tree, `own` holds those of this run alone; `cost` None means that a price is unknown.
-    `requests` are the open questions of a run that is `waiting`.
+    `text` is the answer, or as far as it came. `reason` is an error's code or `limit:<name>`; `message` and `remedy` say it
+    to a person. `usage` and `cost` are of the whole tree, `own` holds those of this run alone; `cost` None means that a
+    price is unknown. `requests` are the open questions of a run that is `waiting`.
     """
 
     status: Literal["completed", "failed", "cancelled", "waiting"]
     reason: str | None = None
+    message: str = ""
+    remedy: str | None = None
     text: str = ""
     output: Any = None
-    usage: Usage = Usage()
+    usage: Usage = field(default_factory=Usage)
     cost: Decimal | None = None
     own: "RunResult | None" = None
-    thread: Any = None
+    thread: "Thread | None" = None
+    run_id: str = ""
     tasks: Sequence[Any] = ()
     requests: Sequence[PermissionRequest] = ()

@@ -75,16 +75,17 @@ async def _serve(options: argparse.Namespace) -> None:
 
     routes = [web.get("/__record", read), web.post("/__tool", effect), web.post("/__fail", fail)]
     await provider.start(options.port, routes)
+    end = _end()  # before anyone can know that we run
     print(provider.url, flush=True)
     try:
-        await _told_to_end()
+        await end.wait()
     finally:
         await provider.stop()
         journal.close()
 
 
-async def _told_to_end() -> None:
-    """Return at SIGTERM, SIGINT, or the end of standard input."""
+def _end() -> asyncio.Event:
+    """Set at SIGTERM, SIGINT, or the end of standard input."""
     loop = asyncio.get_running_loop()
     end = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -100,7 +101,7 @@ async def _told_to_end() -> None:
         loop.add_reader(stdin, readable)
     except OSError:
         pass  # a file or /dev/null: nobody will end it
-    await end.wait()
+    return end
 
 
 def main(arguments: list[str] | None = None) -> None:

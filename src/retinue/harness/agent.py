@@ -1,0 +1,480 @@
+"""`Agent`: an agent that can run, with its tools and subagents, on a ledger."""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, Self, TypeVar
+
+from retinue.agent.definition import AgentDefinition
+from retinue.agent.middleware import Middleware
+from retinue.agent.tree import Viewer
+from retinue.config import (
+    UNSET,
+    AgentRunConfig,
+    ChatClientConfig,
+    ClientsConfig,
+    Limits,
+    PermissionRules,
+    RuntimeContext,
+    Unset,
+)
+from retinue.errors import ConfigurationError, UnknownId
+from retinue.events import Event, PermissionRequest
+from retinue.harness.requests import answer_request, request_view
+from retinue.harness.results import RunResult
+from retinue.harness.running import begin, checked, go_on, stream_events
+from retinue.harness.runtime import Runtime
+from retinue.harness.sync import LoopThread
+from retinue.harness.takeover import find_root
+from retinue.harness.threads import Thread, Threads
+from retinue.ids import check_agent_id
+from retinue.ledger.port import Ledger
+from retinue.models.port import ChatModel
+from retinue.rows import RunRow, ThreadKey
+from retinue.states import RequestState, RunState
+from retinue.subagents.declaration import SubAgent
+from retinue.subagents.equipment import Equipment, assemble, check_supported
+from retinue.subagents.lookup import check_children, child_definition
+from retinue.subagents.registry import Roster, merge_subagents
+from retinue.subagents.resolved import with_defaults
+from retinue.tools.decorator import function_tool
+from retinue.tools.harness import ToolHarness, collect
+from retinue.tools.port import Capability
+
+__all__ = ["Agent"]
+
+T = TypeVar("T")
+
+
+class Agent:
+    """An agent: a model, instructions, tools and subagents.
+
+    Args:
+        name: its agent id (D-31).
+        model: `provider:name`, a URL with the model's name after `#`, a registered name, or a `ChatModel`.
+        instructions: what it is told in the system text.
+        tools: functions with type hints, or ready tools. (On a `SubAgent`, `tools` are names of inherited tools.)
+        tool_harnesses: classes or instances whose methods are tools and subagents.
+        subagents: declarations for the roster (`agent_spawn`), or for the tool surface where they say so.
+        ledger: `memory` (default), `sqlite:///path`, a path, or a `Ledger` (D-32).
+        runtime: share one runtime between agents; then neither `ledger` nor `limits` nor `clock` is given here.
+        permissions: rules that answer in advance; without any, what asks by default is asked (D-28).
+        on_request: answers requests of the whole tree in this process: `async (request) -> bool`.
+        max_iters: turns until the run has to come to an end.
+        limits: of every tree that this agent is the root of (D-30).
+
+    Raises:
+        ConfigurationError: names that clash or are not valid, declarations that cannot work (D-27).
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        model: str | ChatModel | None = None,
+        instructions: str = "",
+        tools: Sequence[Callable[..., Any] | Capability] = (),
+        tool_harnesses: Sequence[type[ToolHarness] | ToolHarness] = (),
+        subagents: Sequence[SubAgent] = (),
+        ledger: str | Path | Ledger = "memory",
+        runtime: Runtime | None = None,
+        permissions: PermissionRules | None = None,
+        on_request: Callable[[PermissionRequest], Awaitable[bool]] | None = None,
+        middleware: Sequence[Middleware] = (),
+        max_subagent_depth: int = 3,
+        max_iters: int = 50,
+        chat: ChatClientConfig | None = None,
+        limits: Limits | None = None,
+        models: Mapping[str, ChatModel | str] | None = None,
+        disable_subagents: bool = False,
+        leaf: bool | Unset = UNSET,
+    ) -> None:
+        self.name = check_agent_id(name, where="agent name")
+        if max_iters < 1:
+            raise ConfigurationError("`max_iters` must be at least 1", remedy="leave it out for 50")
+        if runtime is not None and (ledger != "memory" or limits is not None or models):
+            raise ConfigurationError(
+                "`runtime=` is given together with `ledger`, `limits` or `models`",
+                remedy="give those to the `Runtime`",
+            )
+        self._model = model
+        self._instructions = instructions
+        self._middleware = tuple(middleware)
+        self._max_subagent_depth = max_subagent_depth
+        self._max_iters = max_iters
+        self._chat = chat or ChatClientConfig()
+        self._permissions = permissions
+        self._disable_subagents = disable_subagents
+        self._leaf = leaf
+        self._own_runtime = runtime is None
+        self._entered = False
+        self._built = False
+        self._sync: LoopThread | None = None
+        self._definition: AgentDefinition | None = None
+        self.on_request = on_request
+        self.runtime = runtime or Runtime(ledger=ledger, limits=limits, models=models)
+        self.limits = replace(self.runtime.limits, max_depth=min(self.runtime.limits.max_depth, max_subagent_depth))
+        self.threads = Threads(self)
+        on_roster = tuple(one for one in subagents if one.surface in (UNSET, "roster", "both"))
+        as_tools = tuple(one for one in subagents if one.surface in ("tool", "both"))
+        self._on_roster = on_roster
+        self._capabilities: tuple[Capability, ...] = (
+            *(_as_tool(one) for one in tools),
+            *collect(tool_harnesses),
+            *as_tools,
+        )
+        self._check_declarations()
+
+    # Being built
+
+    def _check_declarations(self) -> None:
+        """Names and clashes, before anything is touched (D-27)."""
+        names = [capability.name for capability in self._capabilities]
+        for name in names:
+            if names.count(name) > 1:
+                raise ConfigurationError(
+                    f"agent `{self.name}` has two capabilities named `{name}`",
+                    code="duplicate_name",
+                    remedy="rename one of them",
+                )
+        merge_subagents(code=self._on_roster)
+        for declaration in (*self._on_roster, *(one for one in self._capabilities if isinstance(one, SubAgent))):
+            check_supported(with_defaults(declaration, "roster" if declaration in self._on_roster else "tool"))
+
+    async def build(self) -> Self:
+        """Open the ledger and check what needs a model or a store. Implied by first use; idempotent.
+
+        Raises:
+            ConfigurationError: no model, a model that cannot be resolved, a workspace that cannot be used.
+            LedgerUnavailable: the store cannot be opened.
+        """
+        if not self._built:
+            definition = self.definition(None)
+            check_children(definition)
+            self._built = True
+        await self.runtime.open()
+        return self
+
+    def definition(self, context: RuntimeContext | None) -> AgentDefinition:
+        """The agent as it runs for this context."""
+        if self._definition is None:
+            self._definition = assemble(self._equipment(context))
+        return self._definition
+
+    def _equipment(self, context: RuntimeContext | None) -> Equipment:
+        model = self._resolved_model()
+        return Equipment(
+            agent_id=self.name,
+            instructions=self._instructions,
+            model=model,
+            model_reference=self._model if isinstance(self._model, str) else _reference(model),
+            resolve_model=self.runtime.model,
+            run_config=AgentRunConfig(clients=ClientsConfig(chat=self._chat)),
+            max_iters=self._max_iters,
+            rules=() if self._permissions is None else (self._permissions,),
+            labels=() if self._permissions is None else (self.name,),
+            middleware=self._middleware,
+            capabilities=self._capabilities,
+            roster=self._roster(context),
+            ceiling=self.limits.max_depth,
+            leaf=self._leaf is True or self._disable_subagents,
+        )
+
+    def _roster(self, context: RuntimeContext | None) -> Roster:
+        return merge_subagents(code=self._on_roster).roster
+
+    def _resolved_model(self) -> ChatModel:
+        if self._model is None:
+            raise ConfigurationError(
+                f"agent `{self.name}` has no model",
+                code="missing_model",
+                remedy='give it one, for example `model="openai:gpt-5"` or `model="http://127.0.0.1:8080/v1#name"`',
+            )
+        return self.runtime.model(self._model)
+
+    def equipment_as_child(self, parent: Equipment, agent_id: str) -> Equipment:
+        """This agent as a child of `parent`: what a factory of a `SubAgent` returns is used through this (A-04, A-24).
+
+        Its rules are added to the chain, its model is its own or the parent's, and it is a leaf unless `leaf=False`.
+        """
+        if self._model is None:
+            self._model = parent.model
+        equipment = self._equipment(None)
+        rules = () if self._permissions is None else (self._permissions,)
+        return replace(
+            equipment,
+            agent_id=agent_id,
+            rules=(*parent.rules, *rules),
+            labels=(*parent.labels, *(agent_id for _ in rules)),
+            middleware=(*parent.middleware, *self._middleware),
+            resolve_model=parent.resolve_model,
+            depth=parent.depth + 1,
+            ceiling=min(parent.ceiling, equipment.ceiling),
+            leaf=self._disable_subagents or self._leaf is not False,
+        )
+
+    # Running
+
+    async def run(self, text: str, *, context: RuntimeContext | None = None, check: bool = True) -> RunResult:
+        """Run the agent on a message and wait for the end.
+
+        Without a context: a new session, thread `main`. With `session_id`: its `main`, continued.
+
+        Returns:
+            A result that is completed, or waiting for an answer (`result.requests`).
+
+        Raises:
+            RunFailed, RunCancelled: with `.result`; `check=False` returns these too.
+            ThreadBusy: the thread has a run that is not finished.
+        """
+        await self.build()
+        try:
+            started = await begin(self, text, context, viewer=None, acknowledged=False)
+            return checked(await self._driven(started.drive()), check)
+        finally:
+            await self._rest()
+
+    async def _driven(self, work: Coroutine[Any, Any, RunResult]) -> RunResult:
+        """Drive a run; if an answer came while its other branches were still at work, go on with it at once."""
+        result = await work
+        while result.status == "waiting" and await self._answered_meanwhile(result):
+            root = await find_root(self.runtime, result.run_id)
+            started = await go_on(self, root, viewer=None, force=False, context=None, definition=await self._definition_of(root))
+            result = await started.drive()
+        return result
+
+    async def _answered_meanwhile(self, result: RunResult) -> bool:
+        for row in await self.runtime.ledger.tree(result.run_id):
+            if row.state is RunState.WAITING and await self.runtime.ledger.mail(row.key):
+                return True
+        return False
+
+    def run_sync(self, text: str, *, context: RuntimeContext | None = None, check: bool = True) -> RunResult:
+        """`run` for code that is not async. Ctrl-C stops the whole tree.
+
+        Raises:
+            ConfigurationError: called from async code.
+        """
+        return self._in_thread(self.run(text, context=context, check=check))
+
+    def _in_thread(self, work: Coroutine[Any, Any, T]) -> T:
+        if self._sync is None:
+            self._sync = LoopThread()
+        return self._sync.run(work)
+
+    async def stream(
+        self, text: str, *, context: RuntimeContext | None = None, patient: bool = False
+    ) -> AsyncGenerator[Event, None]:
+        """Run and give the events of the whole tree as they come, each with its path; the last one carries the result.
+
+        A `PermissionRequest` is waited for until the loop comes back for the next event without having answered it; then
+        the run ends `waiting`. With `patient=True` it is waited for without end (answer from another task). Leaving the
+        loop early stops the run.
+        """
+        await self.build()
+        viewer = Viewer(patient=patient)
+        try:
+            started = await begin(self, text, context, viewer=viewer, acknowledged=True)
+            async for event in stream_events(self, started, viewer):
+                yield event
+        finally:
+            await self._rest()
+
+    async def run_on(self, key: ThreadKey, agent_id: str, text: str, *, check: bool = True) -> RunResult:
+        """Run a given agent of this tree on a thread that exists; see `Thread.run`."""
+        await self.build()
+        context = RuntimeContext(user_id=key.user or None, session_id=key.session, thread_id=key.thread)
+        row = await self.runtime.ledger.thread(key)
+        if row is None:
+            raise UnknownId(f"there is no thread `{key.thread}` in session `{key.session}`")
+        definition = child_definition(self.definition(context), agent_id, depth=row.depth)
+        try:
+            started = await begin(self, text, context, viewer=None, acknowledged=False, definition=definition, key=key)
+            return checked(await self._driven(started.drive()), check)
+        finally:
+            await self._rest()
+
+    # Going on, answering, stopping
+
+    async def resume(
+        self,
+        run_id: str,
+        *,
+        take_over: bool = False,
+        context: RuntimeContext | None = None,
+        check: bool = True,
+    ) -> RunResult:
+        """Go on with a run that was interrupted or waits, from its journal. A run that has ended is not touched.
+
+        Args:
+            run_id: of the run, or of any run below it.
+            take_over: take it from a process that is alive but stuck; that one can write nothing any more.
+            context: `attributes` for the tools; they are not stored.
+
+        Raises:
+            UnknownId: there is no such run. ThreadBusy: its process is alive. ConfigurationError: another agent's run.
+        """
+        await self.build()
+        try:
+            root = await self._resumable(run_id)
+            definition = await self._definition_of(root)
+            started = await go_on(self, root, viewer=None, force=take_over, context=context, definition=definition)
+            return checked(await self._driven(started.drive()), check)
+        finally:
+            await self._rest()
+
+    async def resume_stream(
+        self, run_id: str, *, take_over: bool = False, context: RuntimeContext | None = None, patient: bool = False
+    ) -> AsyncGenerator[Event, None]:
+        """`resume`, as a stream of events."""
+        await self.build()
+        viewer = Viewer(patient=patient)
+        try:
+            root = await self._resumable(run_id)
+            definition = await self._definition_of(root)
+            started = await go_on(self, root, viewer=viewer, force=take_over, context=context, definition=definition)
+            async for event in stream_events(self, started, viewer):
+                yield event
+        finally:
+            await self._rest()
+
+    async def _resumable(self, run_id: str) -> RunRow:
+        root = await find_root(self.runtime, run_id)
+        if root.state.terminal:
+            raise UnknownId(
+                f"run `{root.run_id}` has ended ({root.state.value}) and cannot be resumed",
+                code="run_ended",
+                remedy="send a new message to its thread instead",
+            )
+        return root
+
+    async def _definition_of(self, root: RunRow) -> AgentDefinition:
+        context = RuntimeContext(user_id=root.key.user or None, session_id=root.key.session, thread_id=root.key.thread)
+        try:
+            return child_definition(self.definition(context), root.agent_id, depth=root.depth)
+        except UnknownId as error:
+            raise ConfigurationError(
+                f"run `{root.run_id}` belongs to agent `{root.agent_id}`, and this is `{self.name}`",
+                code="no_executor",
+                remedy=f"resume it with an agent named `{root.agent_id}`",
+            ) from error
+
+    async def requests(self, session_id: str, *, user_id: str | None = None) -> Sequence[PermissionRequest]:
+        """The open requests of all trees of a session, of descendants too, the oldest first (H-22)."""
+        await self.build()
+        rows = await self.runtime.ledger.requests(user=user_id or "", session=session_id, state=RequestState.OPEN)
+        return [request_view(row) for row in rows]
+
+    async def answer(
+        self,
+        request: PermissionRequest | str,
+        *,
+        allow: bool,
+        remember: Literal["once", "session"] = "once",
+        note: str = "",
+        by: str = "user",
+    ) -> RunResult | None:
+        """Answer a request, from `stream`, `result.requests` or `requests()`, or by its id.
+
+        If its run is being driven in this process it goes on there, and None is returned. Otherwise the run is resumed
+        here, and its result returned (`check=False` semantics: look at `status`).
+
+        Args:
+            remember: `session`: do not ask again for this tool and agent in this session (an `allow` only).
+            note: told to the model with a denial.
+
+        Raises:
+            UnknownId: there is no such request. RetinueError: `already_answered`.
+        """
+        await self.build()
+        request_id = request if isinstance(request, str) else request.request_id
+        row = await answer_request(self.runtime, request_id, allow=allow, remember=remember, by=by, note=note)
+        tree = self.runtime.trees.get(row.root_run)
+        if tree is not None:
+            tree.answered.add(request_id)
+            run = tree.runs.get(row.run_id)
+            if run is not None:
+                run.mail_came()
+            return None
+        return await self.resume(row.root_run, check=False)
+
+    async def answer_by_callback(self, request: PermissionRequest) -> None:
+        """Ask `on_request` and record what it says."""
+        assert self.on_request is not None
+        allowed = await self.on_request(request)
+        await self.answer(request, allow=bool(allowed), by="on_request")
+
+    async def cancel(self, run_id: str | None = None, *, reason: str = "cancelled") -> None:
+        """Stop a run and everything below it; without an id, every run of this runtime that is being driven here.
+
+        The intent is durable when this returns; the run's own `run` or `stream` then ends cancelled. A run that nobody
+        drives (waiting, or its process has died) is ended here.
+
+        Raises:
+            UnknownId: there is no such run.
+        """
+        await self.build()
+        if run_id is None:
+            for tree in list(self.runtime.trees.values()):
+                await self.runtime.cancel(tree, reason, by="user")
+            return
+        root = await find_root(self.runtime, run_id)
+        tree = self.runtime.trees.get(root.run_id)
+        if tree is not None:
+            await self.runtime.cancel(tree, reason, by="user", run_id=run_id)
+            return
+        await self._cancel_stored(root, run_id, reason)
+
+    async def _cancel_stored(self, root: RunRow, run_id: str, reason: str) -> None:
+        from retinue.ops import RequestCancel
+
+        await self.runtime.ledger.commit([RequestCancel(run_id, reason, "user", self.runtime.clock.now_ms())])
+        alive = root.owner is not None and await self.runtime.ledger.owner_alive(root.owner)
+        if not root.state.terminal and not alive:
+            await self.resume(root.run_id, check=False)
+
+    def thread_handle(self, key: ThreadKey, agent_id: str) -> Thread:
+        """The handle of a thread of this agent's ledger."""
+        return Thread(self, key, agent_id)
+
+    # Living and ending
+
+    async def _rest(self) -> None:
+        if not self._entered and self._own_runtime:
+            await self.runtime.rest()
+
+    async def close(self) -> None:
+        """Stop what runs and release everything that is this agent's own. Idempotent; the agent can be used again."""
+        if self._own_runtime:
+            await self.runtime.close()
+
+    def close_sync(self) -> None:
+        """`close` for code that used `run_sync`."""
+        if self._sync is not None:
+            self._sync.run(self.close())
+            self._sync.close()
+            self._sync = None
+
+    async def __aenter__(self) -> Self:
+        self._entered = True
+        return await self.build()
+
+    async def __aexit__(self, *_exc: object) -> None:
+        self._entered = False
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+
+def _as_tool(given: Callable[..., Any] | Capability) -> Capability:
+    """A function as a tool; a ready capability as it is."""
+    if isinstance(given, SubAgent):
+        raise ConfigurationError(f"`tools` contains the subagent `{given.name}`", remedy="put it into `subagents=[…]`")
+    capability = getattr(given, "spec", None)
+    return given if capability is not None and isinstance(given, Capability) else function_tool(given)  # type: ignore[arg-type]
+
+
+def _reference(model: ChatModel) -> str:
+    reference: object = getattr(model, "reference", None)
+    return reference if isinstance(reference, str) else f"{model.provider}:{model.name}"

@@ -1,0 +1,84 @@
+"""Requests to people: as they are shown, and how an answer gets to the run that waits for it (D-28)."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from retinue.agent.next_step import AnswerMail
+from retinue.errors import LedgerConflict, RetinueError, UnknownId
+from retinue.events import PermissionRequest
+from retinue.harness.runtime import Runtime
+from retinue.ids import new_id
+from retinue.ops import Op, PutMail, PutRequest, PutState
+from retinue.permissions.gate import remembered_name
+from retinue.rows import Mail, RequestRow
+from retinue.states import RequestState
+
+__all__ = ["answer_request", "request_view"]
+
+
+def request_view(row: RequestRow) -> PermissionRequest:
+    """The frozen view of a request's row: the same as the event that was shown when it was opened."""
+    return PermissionRequest(
+        path=row.path,
+        invocations=row.invocations,
+        key=row.key,
+        run_id=row.run_id,
+        at=row.opened_at,
+        request_id=row.request_id,
+        kind=row.kind,
+        call=row.call,
+        tool=row.tool,
+        agent_id=row.agent_id,
+        arguments=row.arguments,
+        description=row.description,
+        options=row.options,
+    )
+
+
+async def answer_request(
+    runtime: Runtime,
+    request_id: str,
+    *,
+    allow: bool,
+    remember: Literal["once", "session"],
+    by: str,
+    note: str,
+) -> RequestRow:
+    """Record an answer and put it into the asking thread's mailbox, in one commit. The first answer wins.
+
+    Raises:
+        UnknownId: there is no such request.
+        RetinueError: `already_answered`: it is no longer open.
+    """
+    row = await runtime.ledger.request(request_id)
+    if row is None:
+        raise UnknownId(f"there is no request `{request_id}`", remedy="`await agent.requests(session_id)` lists the open ones")
+    answer: Literal["allow", "deny"] = "allow" if allow else "deny"
+    now = runtime.clock.now_ms()
+    answered = msgspec.structs.replace(
+        row, state=RequestState.ANSWERED, answer=answer, remember=remember, note=note, by=by, answered_at=now
+    )
+    body = AnswerMail(request_id=request_id, answer=answer, by=by, remember=remember, note=note)
+    mail = Mail(mail_id=new_id("mail"), kind="answer", body=msgspec.Raw(msgspec.json.encode(body)), at=now)
+    ops: list[Op] = [PutRequest(answered, RequestState.OPEN), PutMail(row.key, mail)]
+    if remember == "session" and allow:
+        name = remembered_name(row.tool, row.agent_id)
+        ops.append(PutState(row.root.user, row.root.session, name, msgspec.Raw(b'"allow"')))
+    try:
+        await runtime.ledger.commit(ops)
+    except LedgerConflict as conflict:
+        current = await runtime.ledger.request(request_id)
+        state = row.state.value if current is None else current.state.value
+        raise RetinueError(
+            f"request `{request_id}` is already {state}",
+            code="already_answered",
+            remedy="nothing needs to be done; the first answer holds",
+        ) from conflict
+    return answered
+
+
+def views(rows: Sequence[RequestRow]) -> list[PermissionRequest]:
+    """The views of several rows."""
+    return [request_view(row) for row in rows]

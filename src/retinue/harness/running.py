@@ -1,0 +1,295 @@
+"""Starting a run, going on with one, and what it gives back. `Agent` is the face; this is how it is done."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from retinue.agent.definition import AgentDefinition, envelope_from_blob
+from retinue.agent.projection import Projection, project
+from retinue.agent.run import Run, RunEnd
+from retinue.agent.tree import Tree, Viewer
+from retinue.config import RuntimeContext
+from retinue.errors import RunCancelled, RunFailed, ThreadBusy
+from retinue.events import Event, RunFinishedEvent
+from retinue.harness.requests import request_view
+from retinue.harness.results import RunResult
+from retinue.harness.runtime import Runtime
+from retinue.harness.takeover import take_over
+from retinue.ids import check_scope_id, new_id
+from retinue.ops import DropDraft
+from retinue.rows import RunRow, ThreadKey, ThreadRow
+from retinue.states import RequestState, RunState
+from retinue.subagents.delegate import stage_run
+
+if TYPE_CHECKING:
+    from retinue.harness.agent import Agent
+
+__all__ = ["Started", "begin", "checked", "go_on", "stream_events"]
+
+
+class Started:
+    """A root run that is ready to be driven in this process."""
+
+    def __init__(self, agent: "Agent", tree: Tree, run: Run) -> None:
+        self._agent = agent
+        self.tree = tree
+        self.run = run
+
+    async def drive(self) -> RunResult:
+        """Drive the run to its end or until it waits on disk. The tree is closed then."""
+        runtime = self._agent.runtime
+        try:
+            end = await self.run.drive()
+            return await self._result(end)
+        finally:
+            runtime.trees.pop(self.tree.root_run, None)
+            await self.tree.close()
+
+    async def _result(self, end: RunEnd) -> RunResult:
+        projection = self.run.projection
+        requests = []
+        if end.status == "waiting":
+            rows = await self._agent.runtime.ledger.requests(root_run=self.tree.root_run, state=RequestState.OPEN)
+            requests = [request_view(row) for row in rows]
+        own = RunResult(
+            status=end.status,
+            reason=end.reason,
+            text=projection.text,
+            usage=projection.own_usage,
+            cost=projection.own_cost if projection.cost_known else None,
+        )
+        return RunResult(
+            status=end.status,
+            reason=end.reason,
+            message=_with_stuck(end.message, self.tree.stopping),
+            remedy=end.remedy,
+            text=projection.text,
+            usage=projection.tree_usage,
+            cost=projection.cost,
+            own=own,
+            thread=self._agent.thread_handle(self.run.row.key, self.run.row.agent_id),
+            run_id=self.run.row.run_id,
+            requests=tuple(requests),
+        )
+
+
+def _with_stuck(message: str, stopping: list[str]) -> str:
+    """A terminal names what did not stop within the grace (M8)."""
+    if not stopping:
+        return message
+    names = ", ".join(f"`{name}`" for name in stopping)
+    return f"{message}; still stopping: {names}" if message else f"still stopping: {names}"
+
+
+def checked(result: RunResult, check: bool) -> RunResult:
+    """The result, or the error that a failed or cancelled run raises with it.
+
+    Raises:
+        RunFailed, RunCancelled: if `check`; each with `.result`.
+    """
+    if not check or result.status in ("completed", "waiting"):
+        return result
+    if result.status == "cancelled":
+        raise RunCancelled(
+            f"the run was cancelled ({result.reason})",
+            result=result,
+            remedy="the thread is kept: run it again with the same session to go on from there",
+        )
+    why = result.message or result.reason or "unknown"
+    raise RunFailed(f"the run failed: {why}", result=result, code=result.reason or "run_failed", remedy=result.remedy)
+
+
+def _key(context: RuntimeContext | None) -> tuple[ThreadKey, bool]:
+    """The thread of a run, and whether it may exist already."""
+    context = context or RuntimeContext()
+    user = context.user_id or ""
+    if user:
+        check_scope_id(user, where="`user_id`")
+    known = context.session_id is not None
+    session = check_scope_id(context.session_id, where="`session_id`") if context.session_id is not None else new_id("ses")
+    thread = check_scope_id(context.thread_id or "main", where="`thread_id`")
+    return ThreadKey(user, session, thread), known
+
+
+async def begin(
+    agent: "Agent",
+    text: str,
+    context: RuntimeContext | None,
+    *,
+    viewer: Viewer | None,
+    acknowledged: bool,
+    definition: AgentDefinition | None = None,
+    key: ThreadKey | None = None,
+) -> Started:
+    """Start a run on a new thread, or on one that is there.
+
+    `acknowledged`: the input is durable before this returns (barrier 1 of M2); else it rides with the run's first commit.
+
+    Raises:
+        ThreadBusy: the thread has a run that is not finished.
+    """
+    runtime = agent.runtime
+    if key is None:
+        key, known = _key(context)
+    else:
+        known = True
+    definition = definition or agent.definition(context)
+    row = await runtime.ledger.thread(key) if known else None
+    projection, generation, head, depth = Projection(), 1, 0, 0
+    created: ThreadRow | None = None
+    now = runtime.clock.now_ms()
+    if row is None:
+        created = ThreadRow(
+            key=key, default_agent_id=definition.agent_id, created_at=now, updated_at=now, title=text.strip()[:80]
+        )
+    else:
+        await _check_idle(runtime, key)
+        stored = await runtime.ledger.journal(key)
+        assert stored is not None
+        projection = project(stored.own, stored.inherited)
+        generation, head, depth = stored.row.generation, stored.row.head, row.depth
+    run_id = new_id("run")
+    run_row = RunRow(
+        run_id=run_id,
+        key=key,
+        agent_id=definition.agent_id,
+        state=RunState.RUNNING,
+        attempt=1,
+        lineage=(run_id,),
+        path=(definition.agent_id,),
+        started_at=now,
+        updated_at=now,
+        owner=runtime.owner_id,
+        definition_hash=definition.definition_hash,
+        depth=depth,
+        workspace=definition.workspace,
+        model=definition.model_reference,
+    )
+    tree = _tree(agent, run_id, key, context, viewer, children=0)
+    run = Run(tree, definition, run_row, projection, generation=generation, head=head, stored=False)
+    run.is_root = True
+    stage_run(run, text, created=created)
+    if acknowledged:
+        await run.journal.flush()
+    runtime.trees[run_id] = tree
+    return Started(agent, tree, run)
+
+
+async def _check_idle(runtime: Runtime, key: ThreadKey) -> None:
+    last = await runtime.ledger.last_run(key)
+    if last is None or last.state.terminal:
+        return
+    if last.state is RunState.WAITING:
+        raise ThreadBusy(
+            f"thread `{key.thread}` of session `{key.session}` waits for an answer (run `{last.run_id}`)",
+            code="waiting_for_answer",
+            remedy="answer it with `agent.answer(…)` or `retinue resume`, or stop it with `agent.cancel(run_id)`",
+        )
+    raise ThreadBusy(
+        f"thread `{key.thread}` of session `{key.session}` has a run that is not finished (`{last.run_id}`)",
+        remedy="wait for it; if its process has died, `agent.resume(run_id)` or `retinue resume` goes on with it",
+    )
+
+
+def _tree(
+    agent: "Agent",
+    run_id: str,
+    key: ThreadKey,
+    context: RuntimeContext | None,
+    viewer: Viewer | None,
+    children: int,
+) -> Tree:
+    on_request: Callable[[Any], Awaitable[Any]] | None = None
+    if agent.on_request is not None:
+        on_request = agent.answer_by_callback
+    tree = Tree(
+        agent.runtime.services,
+        agent.limits,
+        root_run=run_id,
+        root_key=key,
+        attributes=None if context is None else context.attributes,
+        on_request=on_request,
+        children=children,
+    )
+    if viewer is not None:
+        tree.viewers.append(viewer)
+    return tree
+
+
+async def go_on(
+    agent: "Agent",
+    root: RunRow,
+    *,
+    viewer: Viewer | None,
+    force: bool,
+    context: RuntimeContext | None,
+    definition: AgentDefinition,
+) -> Started:
+    """Take a run over and get it ready to be driven: the same loop, from what its journal says."""
+    runtime = agent.runtime
+    taken = await take_over(runtime, root, force=force)
+    stored = await runtime.ledger.journal(taken.key)
+    assert stored is not None
+    projection = project(stored.own, stored.inherited)
+    blob = await runtime.ledger.blob(projection.envelope_hash)
+    children = len(await runtime.ledger.tree(taken.run_id)) - 1
+    tree = _tree(agent, taken.run_id, taken.key, context, viewer, children)
+    run = Run(
+        tree,
+        definition,
+        taken,
+        projection,
+        generation=stored.row.generation,
+        head=stored.row.head,
+        stored=True,
+        envelope=None if blob is None else envelope_from_blob(blob, projection.envelope_hash),
+    )
+    run.is_root = True
+    draft = await runtime.ledger.draft(taken.key)
+    if draft is not None:
+        run.journal.stage_op(DropDraft(taken.key, draft.message_id))
+    intent = await runtime.ledger.cancel_intent(taken.lineage)
+    if intent is not None:
+        run.stop(intent)  # recovery finishes a cancel, it never resumes it (M8)
+    runtime.trees[taken.run_id] = tree
+    return Started(agent, tree, run)
+
+
+async def stream_events(agent: "Agent", started: Started, viewer: Viewer) -> AsyncGenerator[Event, None]:
+    """Events of the whole tree as they come; the last one carries the result.
+
+    Leaving the loop early stops the run: what nobody follows any more does not go on unseen.
+    """
+    driver = asyncio.create_task(started.drive(), name=f"retinue run {started.tree.root_run}")
+    last: RunFinishedEvent | None = None
+    try:
+        while (event := await viewer.get(started.tree)) is not None:
+            if isinstance(event, RunFinishedEvent) and event.run_id == started.tree.root_run:
+                last = event  # shown last, with the result
+            else:
+                yield event
+        result = await driver
+        yield _final(started, last, result)
+    finally:
+        if not driver.done():
+            viewer.close()
+            await agent.runtime.cancel(started.tree, "the stream was left", by="stream")
+        await asyncio.gather(driver, return_exceptions=True)
+
+
+def _final(started: Started, last: RunFinishedEvent | None, result: RunResult) -> RunFinishedEvent:
+    if last is None:
+        row = started.run.row
+        last = RunFinishedEvent(
+            status=result.status,
+            reason=result.reason,
+            message=result.message,
+            path=row.path,
+            key=row.key,
+            run_id=row.run_id,
+            usage=result.usage,
+            cost=result.cost,
+        )
+    return msgspec.structs.replace(last, result=result)

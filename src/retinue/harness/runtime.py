@@ -1,0 +1,146 @@
+"""The runtime: ledger connection, clock, owner, tool threads, models, and the trees that run in this process.
+
+One per `Agent` unless `runtime=` is given. It is opened by first use; after `close()` no task, thread or file is left open.
+"""
+
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Self
+
+from retinue.agent.tree import Services, Tree
+from retinue.clock import Clock, SystemClock
+from retinue.config import Limits
+from retinue.errors import ConfigurationError
+from retinue.ids import new_id
+from retinue.ledger.open import open_ledger
+from retinue.ledger.port import Ledger
+from retinue.models.port import ChatModel
+from retinue.ops import DropOwner, PutOwner, RequestCancel
+from retinue.rows import OwnerRow
+from retinue.tools.pool import ToolThreads
+
+__all__ = ["Runtime"]
+
+
+class Runtime:
+    """Owns what runs need in this process.
+
+    Args:
+        ledger: `memory` (default), `sqlite:///path`, a path, or a `Ledger`.
+        limits: of every tree that runs here.
+        models: names that applications give to models, for `model="name"`.
+        clock: the machine's own unless a test gives another.
+    """
+
+    def __init__(
+        self,
+        *,
+        ledger: str | Path | Ledger = "memory",
+        limits: Limits | None = None,
+        models: Mapping[str, ChatModel | str] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.ledger: Ledger = open_ledger(ledger) if isinstance(ledger, str | Path) else ledger
+        self.limits = limits or Limits()
+        self.clock = clock or SystemClock()
+        self.registered_models: dict[str, ChatModel | str] = dict(models or {})
+        self.owner_id = new_id("own")
+        self.trees: dict[str, Tree] = {}
+        self._models: dict[tuple[str, str], ChatModel] = {}
+        self._used: list[ChatModel] = []
+        self._services: Services | None = None
+
+    @property
+    def services(self) -> Services:
+        """What every run gets. Only after `open`."""
+        if self._services is None:
+            raise ConfigurationError("the runtime is not open", remedy="call `await runtime.open()` or use `async with`")
+        return self._services
+
+    async def open(self) -> Self:
+        """Open the ledger and register this process as an owner (M7). Idempotent.
+
+        Raises:
+            LedgerUnavailable: saying what is wrong with the store and what to do.
+        """
+        if self._services is not None:
+            return self
+        await self.ledger.open()
+        row = OwnerRow(
+            owner_id=self.owner_id,
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            started_at=self.clock.now_ms(),
+            command=Path(sys.argv[0]).name if sys.argv else "",
+        )
+        await self.ledger.commit([PutOwner(row)])
+        self._services = Services(
+            ledger=self.ledger,
+            clock=self.clock,
+            owner_id=self.owner_id,
+            threads=ToolThreads(self.limits.tool_threads),
+            stored_blobs=set(),
+        )
+        return self
+
+    def model(self, wanted: str | ChatModel, parent: ChatModel | None = None) -> ChatModel:
+        """The model of a text; the same text gives the same object, so that its connections are shared.
+
+        Raises:
+            ConfigurationError: it cannot be resolved (A-18).
+        """
+        if not isinstance(wanted, str):
+            self.use(wanted)
+            return wanted
+        from retinue.models.resolve import reference_of, resolve_model  # brings the adapter's modules
+
+        near = "" if parent is None else (reference_of(parent) or parent.provider)
+        known = self._models.get((wanted, near))
+        if known is None:
+            known = resolve_model(wanted, registered=self.registered_models, parent_provider=near or None, clock=self.clock)
+            self._models[wanted, near] = known
+            self.use(known)
+        return known
+
+    def use(self, model: ChatModel) -> None:
+        """Close this model with the runtime."""
+        if not any(model is known for known in self._used):
+            self._used.append(model)
+
+    async def rest(self) -> None:
+        """Give back what an idle runtime does not need: the models' connections."""
+        if not self.trees:
+            for model in self._used:
+                await model.close()
+
+    async def cancel(self, tree: Tree, reason: str, *, by: str, run_id: str | None = None) -> None:
+        """Stop a run of a tree and everything below it: the intent is durable first, then those that run are told (M8)."""
+        target = run_id or tree.root_run
+        await self.ledger.commit([RequestCancel(target, reason, by, self.clock.now_ms())])
+        for run in list(tree.runs.values()):
+            if target in run.row.lineage:
+                run.stop(reason)
+
+    async def close(self) -> None:
+        """Stop what runs, with its end in the ledger, and release everything. Idempotent."""
+        for tree in list(self.trees.values()):
+            await self.cancel(tree, "the runtime was closed", by="runtime")
+            await tree.ended.wait()
+        services, self._services = self._services, None
+        for model in self._used:
+            await model.close()
+        if services is None:
+            return
+        await services.threads.close(self.limits.stop_grace, self.clock)
+        await self.ledger.commit([DropOwner(self.owner_id)])
+        await self.ledger.close()
+        self.owner_id = new_id("own")
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(self, *_exc: object) -> None:
+        await self.close()

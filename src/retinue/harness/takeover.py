@@ -1,0 +1,102 @@
+"""Taking a run over: an append at the head that was read, for the whole synchronous subtree in one commit (M3)."""
+
+import msgspec
+
+from retinue.errors import LedgerConflict, ThreadBusy, UnknownId
+from retinue.events import RunStartedEvent, decode
+from retinue.events import encode as encode_event
+from retinue.harness.runtime import Runtime
+from retinue.ledger.port import Journal
+from retinue.ops import Append, NewEvent, Op, PutRun
+from retinue.rows import RunRow
+from retinue.states import RunState
+
+__all__ = ["find_root", "take_over"]
+
+
+async def find_root(runtime: Runtime, run_id: str) -> RunRow:
+    """The root of the tree that `run_id` belongs to.
+
+    Raises:
+        UnknownId: there is no such run.
+    """
+    row = await runtime.ledger.run(run_id)
+    root = await runtime.ledger.run(row.root) if row is not None else None
+    if root is None:
+        raise UnknownId(f"there is no run `{run_id}` in this ledger", remedy="`retinue threads list` shows what there is")
+    return root
+
+
+async def take_over(runtime: Runtime, root: RunRow, *, force: bool = False) -> RunRow:
+    """Make this process the owner of a run and of everything below it that waits for it. Returns the root's new row.
+
+    Raises:
+        ThreadBusy: its owner is alive, and `force` is not given; or it is running in this process.
+        LedgerConflict: another process was faster.
+    """
+    rows = [row for row in await runtime.ledger.tree(root.run_id) if not row.state.terminal]
+    for row in rows:
+        await _check_owner(runtime, row, force)
+    ops: list[Op] = []
+    taken = root
+    for row in rows:
+        journal = await runtime.ledger.journal(row.key)
+        if journal is None:
+            raise UnknownId(f"the thread of run `{row.run_id}` is gone", remedy="restore the ledger from a copy")
+        mine = msgspec.structs.replace(
+            row,
+            state=RunState.RUNNING,
+            attempt=row.attempt + 1,
+            owner=runtime.owner_id,
+            updated_at=runtime.clock.now_ms(),
+        )
+        ops.append(Append(row.key, journal.row.generation, journal.row.head, (_attempt_event(runtime, journal, mine),)))
+        ops.append(PutRun(mine, (row.state, row.attempt)))
+        if row.run_id == root.run_id:
+            taken = mine
+    try:
+        await runtime.ledger.commit(ops)
+    except LedgerConflict as conflict:
+        raise ThreadBusy(
+            f"run `{root.run_id}` was taken over by another process at the same moment",
+            remedy="look again with `retinue threads list`",
+        ) from conflict
+    return taken
+
+
+async def _check_owner(runtime: Runtime, row: RunRow, force: bool) -> None:
+    if row.state is not RunState.RUNNING or row.owner is None:
+        return
+    if row.owner == runtime.owner_id:
+        if row.root in runtime.trees:
+            raise ThreadBusy(f"run `{row.run_id}` is running in this process", remedy="wait for it, or cancel it")
+        return
+    if force or not await runtime.ledger.owner_alive(row.owner):
+        return
+    owner = await runtime.ledger.owner(row.owner)
+    who = f"process {owner.pid} on {owner.host}" if owner is not None else f"owner `{row.owner}`"
+    raise ThreadBusy(
+        f"run `{row.run_id}` belongs to {who}, which is alive",
+        remedy="wait for it; if it is stuck, `retinue resume --take-over` takes the run away from it",
+    )
+
+
+def _attempt_event(runtime: Runtime, journal: Journal, row: RunRow) -> NewEvent:
+    """RUN_STARTED for the next attempt: what held for the run still holds (limits, envelope, depth)."""
+    first = next(
+        event
+        for event in (decode(record) for record in reversed(journal.own) if record.run == row.run_id)
+        if isinstance(event, RunStartedEvent)
+    )
+    event = RunStartedEvent(
+        agent_id=first.agent_id,
+        owner=runtime.owner_id,
+        attempt=row.attempt,
+        definition_hash=first.definition_hash,
+        envelope_hash=first.envelope_hash,
+        model=first.model,
+        depth=first.depth,
+        max_iters=first.max_iters,
+        invocation_id=first.invocation_id,
+    )
+    return NewEvent(event.TYPE, encode_event(event), row.run_id, row.attempt, runtime.clock.now_ms())

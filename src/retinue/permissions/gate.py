@@ -1,0 +1,61 @@
+"""The gate before every call: the chain of rules from root to self, and the answers that people asked to be remembered (M10)."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from retinue.config import PermissionRules, Verdict
+from retinue.permissions.rules import Decision, decide
+
+__all__ = ["GatedCall", "PermissionGate", "Remembered", "remembered_name"]
+
+Remembered = Callable[[str], Awaitable[bool]]
+"""Whether an answer under this name (see `remembered_name`) was remembered for the session."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatedCall:
+    """What the gate is asked about. `subject` is the child's agent id for a delegation, else the asking agent's.
+
+    `need` is the tool's own verdict, `always` the most that any rule can grant for these arguments.
+    """
+
+    tool: str
+    arguments: Mapping[str, Any]
+    main_argument: str | None
+    need: Verdict
+    always: Verdict
+    subject: str
+
+
+def remembered_name(tool: str, subject: str) -> str:
+    """The name under which an answer is kept in the session's state: by tool and agent, in the root's session (H-27)."""
+    return f"permission:{tool}:{subject}"
+
+
+class PermissionGate:
+    """Decides by the rule sets of an agent's chain, root first. The effective right can only get stricter on the way down."""
+
+    __slots__ = ("_labels", "chain")
+
+    def __init__(self, chain: Sequence[PermissionRules], labels: Sequence[str]) -> None:
+        self.chain = tuple(chain)
+        self._labels = tuple(labels)
+
+    async def decide(self, call: GatedCall, remembered: Remembered) -> Decision:
+        """The verdict for one call. The session's remembered answers are only looked up where a person would be asked."""
+        decision = self._by_rules(call, remembered=False)
+        if decision.verdict is Verdict.ASK and await remembered(remembered_name(call.tool, call.subject)):
+            return self._by_rules(call, remembered=True)
+        return decision
+
+    def _by_rules(self, call: GatedCall, *, remembered: bool) -> Decision:
+        return decide(
+            self.chain,
+            call.tool,
+            call.main_argument,
+            call.need,
+            call.always,
+            remembered=remembered,
+            labels=self._labels,
+        )

@@ -1,0 +1,283 @@
+"""What an agent is equipped with, how that becomes an agent that can run, and what a child gets of it.
+
+`Equipment` is plain and immutable; `assemble` makes the `AgentDefinition`; `child_equipment` applies inheritance (A-14, A-22,
+D-11, D-12), the workspace table (A-07 to A-12) and the chain of rights. Both surfaces and the root use the same three.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Final, Protocol, cast, runtime_checkable
+
+from retinue.agent.definition import AgentDefinition
+from retinue.agent.middleware import Middleware
+from retinue.agent.ports import CallHandler
+from retinue.agent.tool_handler import ToolHandler
+from retinue.config import AgentInvocationModePolicy, AgentRunConfig, ClientsConfig, PermissionRules, RuntimeContext
+from retinue.errors import ConfigurationError
+from retinue.models.port import ChatModel
+from retinue.permissions.gate import PermissionGate
+from retinue.subagents.declaration import SubAgent
+from retinue.subagents.prompts import child_instructions, roster_section
+from retinue.subagents.registry import Roster
+from retinue.subagents.resolved import ResolvedDeclaration, with_defaults, workspace_plan
+from retinue.subagents.run_config import ClientInheritance, SubAgentRunConfigFields
+from retinue.tools.harness import collect
+from retinue.tools.port import Capability, Tool
+from retinue.workspace.layout import Workspace
+from retinue.workspace.tools import file_tools
+
+__all__ = ["Equipment", "Equippable", "ResolveModel", "assemble", "child_equipment"]
+
+ResolveModel = Callable[[str, ChatModel], ChatModel]
+"""The model of a text, seen from the parent's model; raises `ConfigurationError` for one that cannot be resolved."""
+
+_LATER: Final = "not in this version; use `SubAgent.from_config(…)`"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Equipment:
+    """Everything an agent of a tree is made of.
+
+    `instructions` are complete but for the roster's section. `inherited` are handlers of the parent's tools, `capabilities`
+    what is registered on this agent itself, `builtin` the file tools of its own workspace. `rules` is the chain from the
+    root to this agent, `labels` the agent ids the sets belong to. `ceiling` is the smallest on the chain (D-03).
+    """
+
+    agent_id: str
+    instructions: str
+    model: ChatModel
+    model_reference: str
+    resolve_model: ResolveModel
+    run_config: AgentRunConfig = field(default_factory=AgentRunConfig)
+    max_iters: int = 10
+    rules: tuple[PermissionRules, ...] = ()
+    labels: tuple[str, ...] = ()
+    middleware: tuple[Middleware, ...] = ()
+    capabilities: tuple[Capability, ...] = ()
+    inherited: Mapping[str, CallHandler] = field(default_factory=lambda: MappingProxyType({}))
+    builtin: tuple[Tool, ...] = ()
+    roster: Roster = field(default_factory=Roster)
+    workspace: Workspace | None = None
+    depth: int = 0
+    ceiling: int = 3
+    leaf: bool = False
+
+
+@runtime_checkable
+class Equippable(Protocol):
+    """What a factory may return: an agent that can be equipped as a child (`Agent` is one)."""
+
+    def equipment_as_child(self, parent: Equipment, agent_id: str) -> Equipment:
+        """This agent as a child of `parent`."""
+        ...
+
+
+def assemble(equipment: Equipment) -> AgentDefinition:
+    """The agent that can run. Tools in the order: inherited, built-in, own; a name declared on the agent itself wins.
+
+    Raises:
+        ConfigurationError: two own capabilities have one name, or a declaration cannot be in this version.
+    """
+    tools: dict[str, CallHandler] = dict(equipment.inherited)
+    for tool in equipment.builtin:
+        tools[tool.spec.name] = ToolHandler(tool)
+    own: set[str] = set()
+    for capability in equipment.capabilities:
+        handler = _handler(equipment, capability)
+        if capability.name in own:
+            raise ConfigurationError(
+                f"agent `{equipment.agent_id}` has two capabilities named `{capability.name}`",
+                code="duplicate_name",
+                remedy="rename one of them",
+            )
+        own.add(capability.name)
+        if handler is not None:
+            tools[capability.name] = handler
+    instructions = equipment.instructions
+    roster = available_roster(equipment)
+    if len(roster):
+        from retinue.subagents.roster_tools import roster_handlers  # it needs `assemble` for its children
+
+        for handler in roster_handlers(equipment, roster):
+            if handler.spec.name in own:
+                raise ConfigurationError(
+                    f"agent `{equipment.agent_id}` has a capability named `{handler.spec.name}`, which is a tool of the roster",
+                    code="duplicate_name",
+                    remedy="rename it, or switch the roster off with `disable_subagents=True`",
+                )
+            tools[handler.spec.name] = handler
+        section = roster_section(roster, background=False)
+        instructions = "\n\n".join(part for part in (instructions, section) if part)
+    return AgentDefinition(
+        agent_id=equipment.agent_id,
+        model=equipment.model,
+        model_reference=equipment.model_reference,
+        instructions=instructions,
+        tools=MappingProxyType(tools),
+        gate=PermissionGate(equipment.rules, equipment.labels),
+        max_iters=equipment.max_iters,
+        settings=equipment.run_config.clients.chat,
+        middleware=equipment.middleware,
+        workspace=None if equipment.workspace is None else str(equipment.workspace.root),
+    )
+
+
+def available_roster(equipment: Equipment) -> Roster:
+    """The roster as this agent sees it: nothing for a leaf (A-23), else what availability admits at its depth."""
+    if equipment.leaf:
+        return Roster()
+    return equipment.roster.available(equipment.depth, equipment.ceiling)
+
+
+def _handler(equipment: Equipment, capability: Capability) -> CallHandler | None:
+    """How a capability is called; None if it is a subagent that may not be called at this depth (H-06)."""
+    if not isinstance(capability, SubAgent):
+        return ToolHandler(cast("Tool", capability))
+    from retinue.subagents.tool_surface import SubAgentTool  # it needs `assemble` for its child
+
+    resolved = with_defaults(capability, "tool")
+    check_supported(resolved)
+    if equipment.leaf or not resolved.availability.admits(equipment.depth, equipment.ceiling):
+        return None
+    return SubAgentTool(equipment, resolved)
+
+
+def check_supported(resolved: ResolvedDeclaration) -> None:
+    """Refuse early and plainly what this version cannot do yet."""
+    declaration = resolved.declaration
+    problem: str | None = None
+    if declaration.url is not None:
+        problem = "`url`: remote subagents are"
+    elif declaration.source == "agent_id":
+        problem = "`from_agent_id`: the agent store is"
+    elif resolved.invocation_mode_policy is AgentInvocationModePolicy.BACKGROUND_ONLY:
+        problem = "`background_only`: background work is"
+    elif declaration.fork_compaction is not None and type(declaration.fork_compaction).__name__ != "DisableThreadForkCompaction":
+        problem = "`fork_compaction`: compaction is"
+    if problem is not None:
+        raise ConfigurationError(
+            f"subagent `{declaration.name}`: {problem} {_LATER.split(';')[0]}",
+            code="not_supported",
+            remedy="leave it out, or wait for a later version",
+        )
+
+
+def child_equipment(
+    parent: Equipment, parent_tools: Mapping[str, CallHandler], resolved: ResolvedDeclaration, context: RuntimeContext
+) -> Equipment:
+    """The equipment of a declared child at its parent's place (D-12: of the parent's tools as they are now).
+
+    Raises:
+        ConfigurationError: its model cannot be resolved, its workspace cannot be used, or its factory gave no agent.
+    """
+    declaration = resolved.declaration
+    if declaration.source == "factory":
+        return _from_factory(parent, resolved, context)
+    run_config = declaration.run_config.apply(parent.run_config, AgentRunConfig(clients=ClientsConfig(chat=resolved.own_chat)))
+    model, reference = _model(parent, resolved, run_config)
+    mirrors = declaration.source in ("builtin", "parent")
+    config = declaration.origin.config
+    ceiling = parent.ceiling if config is None else min(parent.ceiling, config.max_subagent_depth)
+    deny = PermissionRules(deny=tuple(declaration.disallowed_tools))
+    rules = (*parent.rules, deny) if deny.deny else parent.rules
+    labels = (*parent.labels, resolved.agent_id) if deny.deny else parent.labels
+    capabilities = tuple(collect(declaration.tool_harnesses)) if declaration.tool_harnesses else ()
+    if declaration.source == "parent":
+        capabilities = (*parent.capabilities, *capabilities)
+    equipment = Equipment(
+        agent_id=resolved.agent_id,
+        instructions=parent.instructions if declaration.source == "parent" else (resolved.instructions or ""),
+        model=model,
+        model_reference=reference,
+        resolve_model=parent.resolve_model,
+        run_config=run_config,
+        max_iters=parent.max_iters if resolved.max_iters is None else resolved.max_iters,
+        rules=rules,
+        labels=labels,
+        middleware=parent.middleware,
+        capabilities=capabilities,
+        roster=parent.roster if resolved.surface == "roster" and not resolved.leaf else Roster(),
+        workspace=parent.workspace,
+        depth=parent.depth + 1,
+        ceiling=ceiling,
+        leaf=resolved.leaf,
+    )
+    if SubAgentRunConfigFields.INSTRUCTIONS in resolved.fields and not mirrors:
+        joined = "\n\n".join(part for part in (parent.instructions, equipment.instructions) if part)
+        equipment = replace(equipment, instructions=joined)
+    if resolved.surface == "roster":
+        equipment = _in_workspace(parent, equipment, resolved)
+    elif declaration.source == "parent":
+        equipment = replace(equipment, builtin=parent.builtin)
+    inherited = {
+        name: handler for name, handler in parent_tools.items() if not handler.delegates and resolved.admits_inherited(name)
+    }
+    return replace(equipment, inherited=MappingProxyType(inherited), builtin=_own_builtin(equipment, resolved, inherited))
+
+
+def _own_builtin(equipment: Equipment, resolved: ResolvedDeclaration, inherited: Mapping[str, CallHandler]) -> tuple[Tool, ...]:
+    """The built-in tools that the child registers itself. A tool that `tools` names is the parent's, and stays it: a
+    reviewer that is given `read_file` reads what its parent reads (decision 0004)."""
+    if resolved.surface != "roster":
+        return equipment.builtin
+    named = resolved.declaration.tools is not None
+    return tuple(
+        tool
+        for tool in equipment.builtin
+        if resolved.admits_builtin(tool.spec.name) and not (named and tool.spec.name in inherited)
+    )
+
+
+def _in_workspace(parent: Equipment, equipment: Equipment, resolved: ResolvedDeclaration) -> Equipment:
+    """The decision table of a roster child (A-07 to A-12), its file tools, and the subagent-context section (A-13)."""
+    main = parent.workspace
+    if main is None:
+        return replace(equipment, instructions=child_instructions(equipment.instructions, leaf=resolved.leaf))
+    plan = workspace_plan(resolved, main.root, inside=resolved.declaration.source == "file")
+    if plan.create:
+        workspace = Workspace.open(main.agent_workspace(resolved.agent_id))
+    else:
+        workspace = main if plan.root == main.root else Workspace.open(plan.root)
+    base = equipment.instructions
+    if plan.base_file is not None:
+        folder = plan.base_file.parent
+        base = Workspace.open(folder).read_instructions() if folder.is_dir() else ""
+    injected = workspace.read_instructions() if plan.base_file is None or plan.base_file.parent != workspace.root else ""
+    text = "\n\n".join(part.strip() for part in (base, injected) if part.strip())
+    return replace(
+        equipment,
+        instructions=child_instructions(text, leaf=resolved.leaf),
+        workspace=workspace,
+        builtin=tuple(file_tools(workspace.files)),
+    )
+
+
+def _model(parent: Equipment, resolved: ResolvedDeclaration, run_config: AgentRunConfig) -> tuple[ChatModel, str]:
+    wanted = run_config.clients.chat.model
+    if wanted is None:
+        if resolved.declaration.run_config.chat is ClientInheritance.USE_OWN:
+            raise ConfigurationError(
+                f"subagent `{resolved.name}` takes no client from its parent and names no model of its own",
+                code="missing_model",
+                remedy="give it `model=…`, or do not use `SubAgentRunConfig.isolated()`",
+            )
+        return parent.model, parent.model_reference
+    try:
+        model = parent.resolve_model(wanted, parent.model)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"subagent `{resolved.name}`: {error.message}", code=error.code, remedy=error.remedy) from error
+    return model, wanted
+
+
+def _from_factory(parent: Equipment, resolved: ResolvedDeclaration, context: RuntimeContext) -> Equipment:
+    factory = resolved.declaration.origin.factory
+    assert factory is not None
+    made: object = factory(context)
+    if not isinstance(made, Equippable):
+        raise ConfigurationError(
+            f"the factory of subagent `{resolved.name}` returned {type(made).__name__}",
+            code="invalid_factory",
+            remedy="return an `Agent` or a `HarnessAgent`",
+        )
+    return made.equipment_as_child(parent, resolved.agent_id)

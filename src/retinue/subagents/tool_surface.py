@@ -1,0 +1,165 @@
+"""The tool surface: a subagent as a function of its own, named after it, with one argument `input` (H-02)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from retinue.agent.definition import AgentDefinition
+from retinue.agent.ports import CallHandler, CallOutcome, Prepared
+from retinue.agent.run import Run
+from retinue.agent.tool_handler import main_argument
+from retinue.config import RuntimeContext, SubAgentContextPolicy, Verdict
+from retinue.events import SubAgentInvocationStartedEvent
+from retinue.messages import CallRef, ToolCall
+from retinue.models.port import ToolSpec
+from retinue.permissions.gate import GatedCall
+from retinue.subagents.call_arguments import fault, read
+from retinue.subagents.delegate import ChildEnd, Delegation, Format, delegate, limit_refusal, reattach
+from retinue.subagents.equipment import Equipment, assemble, child_equipment
+from retinue.subagents.resolved import ResolvedDeclaration
+
+__all__ = ["SubAgentTool"]
+
+_POLICIES = SubAgentContextPolicy
+
+
+class _Arguments(msgspec.Struct, frozen=True):
+    """What the model may send; both spellings are accepted (D-25)."""
+
+    input: str
+    context: str | None = None
+    invocationMode: str | None = None  # the documented name on the wire
+    invocation_mode: str | None = None
+
+
+class _Words(Format):
+    """The child's text is the result (H-10)."""
+
+    def content(self, end: ChildEnd) -> str:
+        """See `Format`."""
+        if end.status == "completed":
+            return end.text
+        why = end.message or end.reason or end.status
+        told = f"The subagent `{end.row.name}` {_ENDED[end.status]}: {why}."
+        if end.remedy:
+            told += f" ({end.remedy}.)"
+        return f"{told}\nPartial text:\n{end.text}" if end.text.strip() else told
+
+
+_ENDED: Mapping[str, str] = {"failed": "failed", "timeout": "was stopped", "cancelled": "was stopped"}
+
+
+def _spec(resolved: ResolvedDeclaration) -> ToolSpec:
+    properties: dict[str, Any] = {
+        "input": {"type": "string", "description": "The task, with everything the subagent needs to know."}
+    }
+    if resolved.context_policy is _POLICIES.MODEL_CHOICE:
+        properties["context"] = {
+            "type": "string",
+            "enum": ["fork", "fresh"],
+            "description": "fork: it sees this conversation; fresh (default): it sees only `input`.",
+        }
+    parameters = {"type": "object", "properties": properties, "required": ["input"], "additionalProperties": False}
+    return ToolSpec(name=resolved.name, description=resolved.description, parameters=parameters)
+
+
+class SubAgentTool:
+    """`CallHandler` of one subagent on the tool surface, at one agent's place in the tree."""
+
+    repeatable = False
+    delegates = True
+
+    def __init__(self, parent: Equipment, resolved: ResolvedDeclaration) -> None:
+        self._parent = parent
+        self._resolved = resolved
+        self._definition: AgentDefinition | None = None
+        self.spec = _spec(resolved)
+
+    @property
+    def agent_id(self) -> str:
+        """The child's agent id."""
+        return self._resolved.agent_id
+
+    def equipment(self, tools: Mapping[str, CallHandler]) -> Equipment:
+        """The child's equipment where its parent has these tools."""
+        return child_equipment(self._parent, tools, self._resolved, RuntimeContext())
+
+    def definition(self, run: Run) -> AgentDefinition:
+        """The child as it runs here; made once for this place."""
+        if self._definition is None:
+            self._definition = assemble(self.equipment(run.definition.tools))
+        return self._definition
+
+    def check(self, tools: Mapping[str, CallHandler]) -> None:
+        """Raise at build what would be raised at the first call (D-27)."""
+        assemble(self.equipment(tools))
+
+    def gated(self, arguments: Mapping[str, Any], agent_id: str) -> GatedCall:
+        """See `CallHandler`. A subagent's call asks by default (H-05)."""
+        return GatedCall(
+            tool=self.spec.name,
+            arguments=arguments,
+            main_argument=main_argument(arguments, "input"),
+            need=Verdict.ASK if self._resolved.requires_permission else Verdict.ALLOW,
+            always=Verdict.ALLOW,
+            subject=self._resolved.agent_id,
+        )
+
+    async def refusal(self, run: Run, call: ToolCall) -> CallOutcome | None:
+        """See `CallHandler`."""
+        parsed = self._parse(call)
+        return parsed if isinstance(parsed, CallOutcome) else limit_refusal(run, self._parent.ceiling)
+
+    async def prepare(self, run: Run, ref: CallRef, call: ToolCall) -> Prepared | CallOutcome:
+        """See `CallHandler`."""
+        parsed = self._parse(call)
+        if isinstance(parsed, CallOutcome):
+            return parsed
+        refused = limit_refusal(run, self._parent.ceiling)  # again: others of the same batch may have used it up
+        if refused is not None:
+            return refused
+        text, policy = parsed
+        resolved = self._resolved
+        wanted = Delegation(
+            definition=self.definition(run),
+            name=resolved.name,
+            source=resolved.declaration.source,
+            surface="tool",
+            text=text,
+            context_policy=policy,
+            timeout_seconds=resolved.timeout_seconds,
+            metadata=resolved.declaration.metadata,
+        )
+        return await delegate(run, ref, call, wanted, _Words())
+
+    async def reattach(
+        self, run: Run, ref: CallRef, call: ToolCall, started: SubAgentInvocationStartedEvent
+    ) -> Prepared | CallOutcome:
+        """See `CallHandler`."""
+        return await reattach(run, started, self.definition(run), _Words())
+
+    def _parse(self, call: ToolCall) -> tuple[str, SubAgentContextPolicy] | CallOutcome:
+        """The input and the context policy of this call (H-17), or what does not fit."""
+        form = '{"input": "the task"}'
+        parsed = read(call, _Arguments, ("input", "context", "invocationMode", "invocation_mode"), form)
+        if isinstance(parsed, CallOutcome):
+            return parsed
+        if not parsed.input.strip():
+            return fault(call.name, "`input` is blank", "Write the task, with everything the subagent needs to know")
+        mode = (parsed.invocationMode or parsed.invocation_mode or "synchronous").strip().lower()
+        if mode != "synchronous":
+            return fault(
+                call.name,
+                f"`invocationMode` was `{mode}`",
+                "This subagent is called synchronously only: leave `invocationMode` out (invalid_invocation_mode)",
+            )
+        fixed = self._resolved.context_policy
+        asked = None if parsed.context is None else parsed.context.strip().lower()
+        if fixed is not _POLICIES.MODEL_CHOICE:
+            if asked is None or (asked == fixed.value and fixed is not _POLICIES.ISOLATED):
+                return parsed.input, fixed
+            return fault(call.name, f"`context` was `{asked}`", f"Its context is always `{fixed.value}`: leave it out")
+        if asked not in (None, "fork", "fresh"):
+            return fault(call.name, f"`context` was `{asked}`", "Expected `fork` or `fresh`")
+        return parsed.input, _POLICIES.FORK if asked == "fork" else _POLICIES.FRESH
