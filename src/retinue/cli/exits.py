@@ -7,7 +7,7 @@ from enum import IntEnum
 from typing import Final
 
 from retinue.cli.text import clean
-from retinue.errors import ConfigurationError, ModelError, RetinueError, UnknownId
+from retinue.errors import ConfigurationError, ModelError, RetinueError, ThreadBusy, UnknownId
 
 __all__ = ["Exit", "exit_of_error", "exit_of_run", "report"]
 
@@ -46,6 +46,8 @@ def exit_of_error(error: BaseException) -> Exit:
         return Exit.INTERRUPTED
     if isinstance(error, ConfigurationError | UnknownId):
         return Exit.USAGE
+    if isinstance(error, ThreadBusy) and error.code == "waiting_for_answer":
+        return Exit.WAITING
     if isinstance(error, ModelError):
         return _of_code(error.code)
     return Exit.FAILED

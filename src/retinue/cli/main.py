@@ -71,7 +71,7 @@ def demo(**options: Any) -> int:
 @click.option("--allow", multiple=True, metavar="RULE", help="Allow `tool` or `tool(glob)`. May be repeated.")
 @click.option("--ask", multiple=True, metavar="RULE", help="Ask before `tool` or `tool(glob)`. May be repeated.")
 @click.option("--deny", multiple=True, metavar="RULE", help="Deny `tool` or `tool(glob)`. May be repeated.")
-@click.option("--max-iters", type=click.IntRange(min=1), metavar="N", help="Turns of the agent at most (default: 10).")
+@click.option("--max-iters", type=click.IntRange(min=1), metavar="N", help="Turns of the agent at most (default: 50).")
 @click.option("--quiet", "-q", is_flag=True, help="Show the answer only.")
 def run(**options: Any) -> int:
     """Give TASK to an agent that works in a folder and may delegate. `-` reads the task from stdin.
@@ -88,6 +88,7 @@ def run(**options: Any) -> int:
 @place_options
 @click.option("--model", metavar="M", help="Model to go on with (default: the run's own).")
 @click.option("--take-over", is_flag=True, help="Take the run from a process that still lives but is stopped.")
+@click.option("--trust", is_flag=True, help="Use the folder's agent files without asking.")
 @json_option
 @click.option("--quiet", "-q", is_flag=True, help="Show the answer only.")
 def resume(**options: Any) -> int:

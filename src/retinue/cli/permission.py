@@ -1,6 +1,5 @@
 """Asking a person for permission on the terminal, one request after the other (D-28)."""
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -8,7 +7,7 @@ from typing import Literal
 from retinue.cli.keyboard import read_line
 from retinue.cli.text import bounded, clean, main_argument, one_line
 from retinue.cli.viewers import Viewer
-from retinue.events import Event, PermissionRequest, RequestClosedEvent
+from retinue.events import PermissionRequest
 
 __all__ = ["Answer", "Asker", "describe_request", "parse_answer"]
 
@@ -53,72 +52,39 @@ def describe_request(request: PermissionRequest) -> str:
 
 
 class Asker:
-    """Collects requests and asks them in order, while the viewer leaves the terminal alone.
+    """Asks a person for permission, one request at a time, while the viewer leaves the terminal alone.
 
-    `answer` hands an answer to the run. A request that is closed meanwhile is not asked. At the end of input nothing more is
-    asked and `gave_up` is called: the run is to end `waiting`.
+    After "for this session" the same tool of the same agent is not asked for again: requests that were opened before that
+    answer are answered alike. At the end of input (Ctrl-D) nothing more is asked; the run then ends `waiting`.
     """
 
-    def __init__(
-        self,
-        viewer: Viewer,
-        answer: Callable[[PermissionRequest, Answer], Awaitable[object]],
-        gave_up: Callable[[], Awaitable[object]],
-        read: Callable[[str], Awaitable[str | None]] = read_line,
-    ) -> None:
+    def __init__(self, viewer: Viewer, read: Callable[[str], Awaitable[str | None]] = read_line) -> None:
         self._viewer = viewer
-        self._answer = answer
-        self._gave_up = gave_up
         self._read = read
-        self._open: dict[str, PermissionRequest] = {}
-        self._more = asyncio.Event()
-        self._asking: tuple[str, asyncio.Task[str | None]] | None = None
+        self._remembered: set[tuple[str, str]] = set()
+        self._left = False
 
-    def take(self, event: Event) -> None:
-        """Take a request in, or drop the one that was closed."""
-        if isinstance(event, PermissionRequest):
-            self._open[event.request_id] = event
-            self._more.set()
-        elif isinstance(event, RequestClosedEvent):
-            self._open.pop(event.request_id, None)
-            if self._asking is not None and self._asking[0] == event.request_id:
-                self._asking[1].cancel()
+    async def ask(self, request: PermissionRequest) -> Answer | None:
+        """What the person says; None if no one answers any more."""
+        subject = (request.tool, request.agent_id)
+        if subject in self._remembered:
+            return Answer(allow=True, remember="session")
+        if self._left:
+            return None
+        self._viewer.pause()
+        try:
+            answer = await self._asked(request)
+        finally:
+            self._viewer.resume()
+        self._left = answer is None
+        if answer is not None and answer.remember == "session":
+            self._remembered.add(subject)
+        return answer
 
-    async def run(self) -> None:
-        """Ask until cancelled."""
-        while True:
-            await self._more.wait()
-            self._viewer.pause()
-            try:
-                while self._open:
-                    request = next(iter(self._open.values()))
-                    answer = await self._ask(request)
-                    if answer is None and request.request_id in self._open:
-                        await self._gave_up()
-                        return
-                    self._open.pop(request.request_id, None)
-                    if answer is not None:
-                        await self._answer(request, answer)
-            finally:
-                self._viewer.resume()
-            self._more.clear()
-
-    async def _ask(self, request: PermissionRequest) -> Answer | None:
-        """The answer to one request; None at the end of input, or if it was closed meanwhile."""
+    async def _asked(self, request: PermissionRequest) -> Answer | None:
         self._viewer.say(describe_request(request))
         while True:
-            reading = asyncio.ensure_future(self._read("  allow? [y] yes  [n] no  [a] yes, for this session: "))
-            self._asking = (request.request_id, reading)
-            try:
-                typed = await reading
-            except asyncio.CancelledError:
-                current = asyncio.current_task()
-                if request.request_id in self._open or (current is not None and current.cancelling()):
-                    raise
-                return None
-            finally:
-                self._asking = None
-                reading.cancel()
+            typed = await self._read("  allow? [y] yes  [n] no  [a] yes, for this session: ")
             if typed is None:
                 return None
             answer = parse_answer(typed)

@@ -1,6 +1,7 @@
 """`retinue run` and `retinue resume`: from options to an agent, and its run in front of the person."""
 
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -10,11 +11,12 @@ from retinue.cli.jsonl import EventLines
 from retinue.cli.keyboard import is_interactive, read_line
 from retinue.cli.places import choose_model, existing_ledger, find_run
 from retinue.cli.running import Session, drive, run_async
-from retinue.cli.text import clean, duration, one_line
+from retinue.cli.text import duration, one_line
 from retinue.cli.viewers import choose_viewer
 from retinue.errors import ConfigurationError, UnknownId, UntrustedWorkspace
 
 if TYPE_CHECKING:
+    from retinue.config import PermissionRules
     from retinue.harness import HarnessAgent
     from retinue.ledger.port import Ledger
     from retinue.rows import RunRow
@@ -23,6 +25,7 @@ __all__ = ["resume_run", "run_task"]
 
 AGENT_NAME: Final = "assistant"
 """The agent id of `retinue run`."""
+DEFAULT_ITERS: Final = 50
 
 
 def run_task(
@@ -52,7 +55,13 @@ def run_task(
 
     async def work() -> Exit:
         agent = await trusted_agent(
-            AGENT_NAME, workspace, model=named, ledger=ledger, rules=rules, max_iters=max_iters, trust=trust
+            AGENT_NAME,
+            workspace,
+            model=named,
+            ledger=ledger,
+            trust=trust,
+            rules=rules,
+            max_iters=max_iters or DEFAULT_ITERS,
         )
         async with agent:
             return await drive(agent, agent.stream(text, context=context), viewer, Session(workspace=workspace, ledger=ledger))
@@ -73,45 +82,33 @@ async def trusted_agent(
     *,
     model: str,
     ledger: str | None,
-    rules: object = None,
-    max_iters: int | None = None,
-    trust: bool = False,
+    trust: bool,
+    rules: "PermissionRules | None" = None,
+    max_iters: int = DEFAULT_ITERS,
 ) -> "HarnessAgent":
     """A built agent for a workspace; agent files that nobody has confirmed are confirmed here first (D-23)."""
-    from retinue.config import PermissionRules
     from retinue.harness import HarnessAgent
 
-    def make(trusted: bool | None) -> HarnessAgent:
-        return HarnessAgent(
-            name,
-            model=model,
-            workspace=workspace,
-            ledger=ledger,
-            permissions=rules if isinstance(rules, PermissionRules) else PermissionRules(),
-            trust=trusted,
-            max_iters=max_iters or 10,
-        )
-
-    agent = make(True if trust else None)
+    agent = HarnessAgent(
+        name, model=model, workspace=workspace, ledger=ledger, permissions=rules, trust=False, max_iters=max_iters
+    )
+    if trust:
+        agent.workspace.trust()
     try:
-        await agent.build()
+        return await agent.build()
     except UntrustedWorkspace as error:
-        await agent.close()
-        if not await _confirmed(error, workspace):
+        if not await _confirmed(error):
             raise
-        agent = make(True)
-        await agent.build()
-    return agent
+        agent.workspace.trust()
+        return await agent.build()
 
 
-async def _confirmed(error: UntrustedWorkspace, workspace: Path) -> bool:
+async def _confirmed(error: UntrustedWorkspace) -> bool:
     """Ask the person once whether the folder's agent files may be used; the answer is kept."""
     if not is_interactive():
         return False
-    print(clean(error.message), file=sys.stderr)
-    for path in sorted((workspace / "subagents").glob("*.md"))[:20]:
-        print(f"  {one_line(str(path), 200)}", file=sys.stderr)
-    typed = await read_line("Use them? They tell agents what to do, with the rights that you give. [y/N] ")
+    print(one_line(error.message, 600), file=sys.stderr)
+    typed = await read_line("Use them? They tell agents what to do, within the rights that you give. [y/N] ")
     return (typed or "").casefold() in ("y", "yes")
 
 
@@ -122,6 +119,7 @@ def resume_run(
     ledger: str | None,
     model: str | None,
     take_over: bool,
+    trust: bool,
     as_json: bool,
     quiet: bool,
 ) -> Exit:
@@ -135,7 +133,7 @@ def resume_run(
             return Exit.COMPLETED
         folder = Path(row.workspace) if row.workspace else workspace
         named = model or row.model or choose_model(None, folder)
-        agent = await trusted_agent(row.agent_id, folder, model=named, ledger=ledger, trust=True)
+        agent = await trusted_agent(row.agent_id, folder, model=named, ledger=ledger, trust=trust)
         async with agent:
             events = agent.resume_stream(row.run_id, take_over=take_over)
             return await drive(agent, events, viewer, Session(workspace=folder, ledger=ledger))
@@ -177,7 +175,5 @@ async def _unfinished(ledger: "Ledger") -> "list[RunRow]":
 
 
 def _described(row: "RunRow") -> str:
-    import time
-
     ago = duration(time.time_ns() // 1_000_000 - row.started_at)
     return f"{row.run_id} (session {row.key.session}, {row.state}, begun {ago} ago)"

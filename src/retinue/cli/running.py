@@ -8,22 +8,24 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from retinue.cli.exits import Exit, exit_of_run
 from retinue.cli.keyboard import is_interactive
-from retinue.cli.permission import Answer, Asker
+from retinue.cli.logs import reported_to
+from retinue.cli.permission import Asker
 from retinue.cli.text import clean, duration, money, one_line, tail, tokens
 from retinue.cli.viewers import JsonViewer, Viewer, is_last, write_line
+from retinue.errors import RetinueError
 from retinue.events import Event, PermissionRequest, RunFinishedEvent
 
 if TYPE_CHECKING:
     from retinue.harness import Agent
 
-__all__ = ["Session", "drive"]
+__all__ = ["Session", "drive", "run_async"]
 
 PARTIAL_LIMIT: Final = 2_000
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
@@ -47,49 +49,49 @@ class Session:
         return " ".join(["retinue", *(quote(word) for word in (*words, *where))])
 
 
-async def drive(agent: "Agent", events: AsyncIterator[Event], viewer: Viewer, session: Session) -> Exit:
-    """Show a run to its end and say how it ended. `events` are those of `agent.stream` or `agent.resume_stream`."""
+async def drive(agent: "Agent", events: AsyncGenerator[Event, None], viewer: Viewer, session: Session) -> Exit:
+    """Show a run to its end and say how it ended. `events` are those of `agent.stream` or `agent.resume_stream`.
+
+    A request is asked where a person sits at the terminal. Elsewhere it is passed over, and the run ends `waiting` (D-28).
+    """
     last: RunFinishedEvent | None = None
-    async with viewer, contextlib.AsyncExitStack() as stack:
-        interrupts = stack.enter_context(_Interrupts(agent, viewer))
-        asker = await _asker(agent, viewer, stack)
-        async for event in events:
-            interrupts.started = True
-            viewer.show(event)
-            if asker is not None:
-                asker.take(event)
-            elif isinstance(event, PermissionRequest):
-                await agent.leave()
-            if is_last(event) and isinstance(event, RunFinishedEvent):
-                last = event
-    if last is None:  # the stream was cut before its end: a lost lease raises, so this is an interrupt before the start
-        return Exit.INTERRUPTED
+    asker = Asker(viewer) if is_interactive() and not isinstance(viewer, JsonViewer) else None
+    async with viewer, contextlib.aclosing(events):
+        with reported_to(viewer.say), _Interrupts(agent, viewer) as interrupts:
+            async for event in events:
+                interrupts.started = True
+                viewer.show(event)
+                if isinstance(event, PermissionRequest) and asker is not None:
+                    await _ask(agent, asker, event, interrupts)
+                if is_last(event) and isinstance(event, RunFinishedEvent):
+                    last = event
+    if last is None:
+        return Exit.FAILED
     _say_end(last, viewer, session)
     return exit_of_run(last.status, last.reason)
 
 
-async def _asker(agent: "Agent", viewer: Viewer, stack: contextlib.AsyncExitStack) -> Asker | None:
-    """Somebody to ask: only where a person sits at a terminal, and stdout is not being read by a program."""
-    if isinstance(viewer, JsonViewer) or not is_interactive():
-        return None
-
-    async def answer(request: PermissionRequest, said: Answer) -> None:
-        await agent.answer(request, allow=said.allow, remember=said.remember)
-
-    asker = Asker(viewer, answer, agent.leave)
-    await stack.enter_async_context(_running(asker.run(), "retinue-permissions"))
-    return asker
-
-
-@contextlib.asynccontextmanager
-async def _running(work: Coroutine[Any, Any, None], name: str) -> AsyncGenerator[None, None]:
-    """A task for as long as the block lasts. Its fault ends the block."""
-    async with asyncio.TaskGroup() as group:
-        task = group.create_task(work, name=name)
+async def _ask(agent: "Agent", asker: Asker, request: PermissionRequest, interrupts: "_Interrupts") -> None:
+    """Ask, unless the run is being stopped; Ctrl-C ends the question too."""
+    if interrupts.stopping:
+        return
+    asking = asyncio.create_task(asker.ask(request), name="retinue-permission")
+    interrupts.question = asking
+    try:
+        answer = await asking
+    except asyncio.CancelledError:
+        if not interrupts.stopping:
+            raise
+        return
+    finally:
+        interrupts.question = None
+        asking.cancel()
+    if answer is not None:
         try:
-            yield
-        finally:
-            task.cancel()
+            await agent.answer(request, allow=answer.allow, remember=answer.remember, by="terminal")
+        except RetinueError as error:  # answered elsewhere meanwhile, or closed by a cancel
+            if error.code != "already_answered":
+                raise
 
 
 class _Interrupts:
@@ -98,11 +100,17 @@ class _Interrupts:
     def __init__(self, agent: "Agent", viewer: Viewer) -> None:
         self._agent = agent
         self._viewer = viewer
-        self._stopping: asyncio.Task[Any] | None = None
+        self._cancelling: asyncio.Task[None] | None = None
         self._main = asyncio.current_task()
+        self.question: asyncio.Task[Any] | None = None
         self.started = False
 
-    def __enter__(self) -> "_Interrupts":
+    @property
+    def stopping(self) -> bool:
+        """Whether the person has asked to stop."""
+        return self._cancelling is not None
+
+    def __enter__(self) -> Self:
         loop = asyncio.get_running_loop()
         for number in SIGNALS:
             loop.add_signal_handler(number, self._signalled)
@@ -114,17 +122,18 @@ class _Interrupts:
             loop.remove_signal_handler(number)
 
     def _signalled(self) -> None:
-        if self._stopping is not None:
+        if self.stopping:
             self._viewer.pause()
-            self._viewer.say("Left at once. Everything that was recorded is kept: `retinue resume` finishes it.")
-            sys.stdout.flush()
+            self._viewer.say("Left at once. What was recorded is kept; `retinue resume` brings the run to its end.")
             os._exit(Exit.INTERRUPTED)
         if not self.started:
             if self._main is not None:
                 self._main.cancel()
             return
+        self._cancelling = asyncio.create_task(self._agent.cancel(reason="interrupted"), name="retinue-interrupt")
+        if self.question is not None:
+            self.question.cancel()
         self._viewer.say("Stopping the whole tree … (Ctrl-C again leaves at once)")
-        self._stopping = asyncio.create_task(self._agent.cancel(reason="interrupted"), name="retinue-interrupt")
 
 
 def _say_end(event: RunFinishedEvent, viewer: Viewer, session: Session) -> None:
@@ -145,12 +154,14 @@ def _end_lines(event: RunFinishedEvent, viewer: Viewer, session: Session) -> lis
     go_on = session.command("run", "--session", place[0], *(("--thread", place[1]) if place[1] != "main" else ()))
     match result.status:
         case "failed":
-            if event.message:
-                say.append(f"  {one_line(event.message, 600)}")
-            if event.remedy:
-                say.append(f"  to do: {one_line(event.remedy, 600)}")
+            if result.message:
+                say.append(f"  {one_line(result.message, 600)}")
+            if result.remedy:
+                say.append(f"  to do: {one_line(result.remedy, 600)}")
             say += _partial(result.text)
         case "cancelled":
+            if result.message:
+                say.append(f"  {one_line(result.message, 600)}")
             say += _partial(result.text)
             say.append(f"Kept: session {place[0]}, thread {place[1]}, with all that was done.")
         case "waiting":

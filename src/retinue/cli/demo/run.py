@@ -5,7 +5,7 @@ import sys
 import tempfile
 from pathlib import Path
 from shlex import quote
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from retinue.cli.demo.play import TASK, scripted_model
 from retinue.cli.exits import Exit
@@ -14,6 +14,9 @@ from retinue.cli.running import Session, drive, run_async
 from retinue.cli.viewers import choose_viewer
 from retinue.errors import ConfigurationError
 from retinue.models.port import ChatModel
+
+if TYPE_CHECKING:
+    from retinue.harness import HarnessAgent
 
 __all__ = ["demo_agent", "prepare_folder", "run_demo"]
 
@@ -53,7 +56,7 @@ async def _watch(folder: Path, *, fast: bool) -> Exit:
         return await drive(agent, agent.stream(TASK), viewer, Session(workspace=folder))
 
 
-def demo_agent(folder: Path, model: ChatModel) -> Any:
+def demo_agent(folder: Path, model: ChatModel) -> "HarnessAgent":
     """The orchestrator. It is told what to do by the folder's `AGENTS.md`, and its subagents are the folder's files."""
     from retinue.harness import HarnessAgent
 

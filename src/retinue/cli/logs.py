@@ -1,0 +1,34 @@
+"""What the library logs (findings about agent files) shown as lines of the command line, harmless for a terminal."""
+
+import logging
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+
+from retinue.cli.text import one_line
+
+__all__ = ["reported_to"]
+
+LIMIT = 1_000
+
+
+class _Lines(logging.Handler):
+    def __init__(self, say: Callable[[str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._say = say
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._say(one_line(record.getMessage(), LIMIT))
+
+
+@contextmanager
+def reported_to(say: Callable[[str], None]) -> Generator[None, None, None]:
+    """Warnings of `retinue` go to `say` for as long as the block lasts, and nowhere else."""
+    logger = logging.getLogger("retinue")
+    handler, spread = _Lines(say), logger.propagate
+    logger.addHandler(handler)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = spread
