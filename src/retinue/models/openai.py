@@ -9,7 +9,7 @@ import random
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 import msgspec
@@ -149,7 +149,7 @@ class OpenAIChatModel:
             elif loop.is_running():
                 await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(session.close(), loop))
             else:
-                _abandon(session)
+                session.detach()  # nobody can close it any more; its sockets go with it
 
     def _wait(self, fault: Fault, attempt: int) -> float | None:
         """Seconds until the next attempt, None if there is none."""
@@ -186,7 +186,7 @@ class OpenAIChatModel:
         session = self._sessions.get(loop)
         if session is None or session.closed:
             for other in [other for other in self._sessions if other.is_closed()]:
-                _abandon(self._sessions.pop(other))
+                self._sessions.pop(other).detach()
             session = self._sessions[loop] = self._new_session()
         return session
 
@@ -199,15 +199,6 @@ class OpenAIChatModel:
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._connect_timeout),
             trust_env=not self._local,  # the machine's proxy settings, except for servers on it
         )
-
-
-def _abandon(session: Any) -> None:
-    """Let go of a session whose event loop has ended; its sockets go with their transports."""
-    try:
-        session.connector.close()
-    except RuntimeError:
-        pass  # the loop is closed
-    session.detach()
 
 
 def _checked(base_url: str) -> str:
