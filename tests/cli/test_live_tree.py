@@ -106,6 +106,12 @@ def picture(view: TreeView) -> list[tuple[int, Node]]:
     return [(depth, node) for node, depth in view.walk()]
 
 
+def root_of(events: Sequence[Event]) -> Node:
+    root = view_of(events).root
+    assert root is not None
+    return root
+
+
 def child_of(view: TreeView) -> Node:
     (child,) = [node for node, depth in view.walk() if depth == 1]
     return child
@@ -147,11 +153,19 @@ def test_what_an_agent_does_is_one_line() -> None:
     events = stored_run()
     assert child_of(view_of(events[:7])).activity == "read_file notes.md"
     assert child_of(view_of(events[:9])).activity == "x."
-    root = view_of(events[:7]).root
-    assert root is not None
-    assert root.activity == "agent_spawn reader: read"
+    assert [root_of(events[:n]).activity for n in (2, 3, 7, 12)] == [
+        "asks the model",
+        "agent_spawn reader: read",
+        "waits for a subagent",
+        "asks the model",
+    ]
     progress = ToolProgressEvent(call=READ, name="read_file", text="half\nway", **in_child(0, 1_350))
     assert child_of(view_of([*events[:7], progress])).activity == "read_file: half way"
+
+
+def test_a_new_turn_ends_the_calls_of_the_one_before() -> None:
+    delta = TextDeltaEvent(message_id="msg_9", offset=0, text="So", **in_child(0, 1_350))
+    assert child_of(view_of([*stored_run()[:7], delta])).activity == "So"
 
 
 def test_an_unknown_price_makes_the_sum_unknown() -> None:
@@ -214,15 +228,13 @@ def test_a_question_makes_its_asker_wait() -> None:
 
 def test_a_run_taken_over_shows_its_attempt() -> None:
     over = RunStartedEvent(agent_id="lead", owner="own_2", attempt=2, **at_root(10, 5_000))
-    root = view_of([*stored_run()[:7], over]).root
-    assert root is not None
+    root = root_of([*stored_run()[:7], over])
     assert (root.attempt, root.started_at) == (2, 1_000)
 
 
 def test_text_is_bounded() -> None:
     deltas = [TextDeltaEvent(message_id="m", offset=i * 100, text="x" * 100, **at_root(0, 1)) for i in range(1_000)]
-    root = view_of(deltas).root
-    assert root is not None
+    root = root_of(deltas)
     assert len(root.text) == 2_000
     assert len(root.activity) == 200
 

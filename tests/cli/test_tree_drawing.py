@@ -56,9 +56,9 @@ def drawn(events: list[Event], *, width: int = 100, height: int = 24, ascii_only
 
 def test_a_tree_with_its_children() -> None:
     lines = drawn(tree_of(2))
-    assert re.match(r"\S lead {80,}2\.5 s$", lines[0])
-    assert re.match(r"├─ \S reader .* 1\.5 s$", lines[1])
-    assert re.match(r"└─ \S reader .* 1\.5 s$", lines[2])
+    assert re.match(r"\S lead +waits for 2 subagents {50,}2\.5 s$", lines[0])
+    assert re.match(r"├─ \S reader +asks the model .* 1\.5 s$", lines[1])
+    assert re.match(r"└─ \S reader +asks the model .* 1\.5 s$", lines[2])
 
 
 @pytest.mark.parametrize("width", [20, 40, 63, 64, 80, 200])

@@ -82,14 +82,17 @@ class TreeView:
     def apply(self, event: Event) -> Node:
         """Take one event in; returns the entry that it changed. Applying a stored event twice changes nothing."""
         node = self._node_of(event)
-        if self._known(event):
+        if self.knows(event):
             return node
+        self._note(event)
         node.last_at = max(node.last_at, event.at)
         match event:
             case MessageEvent():
                 return self._message(node, event)
             case TextDeltaEvent():
                 fresh = event.message_id != node.text_of
+                if fresh:  # a new turn: all calls of the one before have their results, which are shown when they are stored
+                    node.calls.clear()
                 node.text = tail(event.text if fresh else node.text + event.text, TEXT_LIMIT)
                 node.text_of = event.message_id
             case ToolCallStartEvent() | ToolCallArgsEvent() | ToolCallResultEvent():
@@ -108,17 +111,16 @@ class TreeView:
                 self._run_event(node, event)
         return node
 
-    def _known(self, event: Event) -> bool:
+    def knows(self, event: Event) -> bool:
         """Whether this stored event was taken in before: a resumed run is replayed, and its stream may overlap."""
+        return not event.live and event.key is not None and (event.key, event.seq) in self._seen
+
+    def _note(self, event: Event) -> None:
         if event.live or event.key is None:
-            return False
+            return
         if isinstance(event, ThreadCreatedEvent):  # a new generation counts anew
             self._seen = {place for place in self._seen if place[0] != event.key}
-        place = (event.key, event.seq)
-        if place in self._seen:
-            return True
-        self._seen.add(place)
-        return False
+        self._seen.add((event.key, event.seq))
 
     def _node_of(self, event: Event) -> Node:
         """The entry of the run that an event belongs to; entries above it are made where they are missing."""
@@ -207,10 +209,13 @@ class TreeView:
         node.key = ThreadKey(event.key.user if event.key else "", event.child_session_id, event.child_thread_id)
         if node.state is NodeState.PREPARING:
             node.state, node.note, node.started_at = NodeState.RUNNING, "", event.at or node.started_at
+        parent.calls.pop(event.call, None)  # from here on the child's own entry shows it
+        parent.at_work.add(event.invocation_id)
         return node
 
     def _ended(self, parent: Node, event: TerminalEvent) -> Node:
         node = self._ensure(event.invocation_id, event.child_agent_id, parent, event)
+        parent.at_work.discard(event.invocation_id)
         node.ended_at = event.at
         node.calls.clear()
         node.questions.clear()
@@ -231,7 +236,9 @@ class TreeView:
     def _run_event(self, node: Node, event: Event) -> None:
         match event:
             case RunStartedEvent():
-                node.agent, node.attempt = event.agent_id, event.attempt
+                node.agent, node.attempt = event.agent_id, max(node.attempt, event.attempt)
+                if node.ended_at and event.at <= node.ended_at:  # told late
+                    return
                 if node.node_id == ROOT and event.attempt == 1:  # a new run on the same thread counts from its own start
                     node.started_at = event.at
                 node.state, node.note, node.ended_at = NodeState.RUNNING, "", 0

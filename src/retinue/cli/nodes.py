@@ -37,7 +37,8 @@ class Node:
 
     `node_id` is the invocation id, `""` for the root, or a call's place while the delegation is still preparing. Times are
     milliseconds since the epoch (0: not known). `note` is the reason of an end or of a wait. `cost` is None once a price is
-    unknown. `text` is the newest message, its last 2,000 characters.
+    unknown. `at_work` are the invocations of its children that have not ended. `text` is the newest message, its last 2,000
+    characters.
     """
 
     node_id: str
@@ -53,6 +54,7 @@ class Node:
     note: str = ""
     calls: dict[CallRef, str] = field(default_factory=dict[CallRef, str])
     questions: dict[str, str] = field(default_factory=dict[str, str])
+    at_work: set[str] = field(default_factory=set[str])
     call_names: dict[CallRef, str] = field(default_factory=dict[CallRef, str])
     usage: Usage = ZERO_USAGE
     cost: Decimal | None = Decimal(0)
@@ -68,8 +70,10 @@ class Node:
             return self.note or _last_line(self.text)
         if self.calls:
             newest = next(reversed(self.calls.values()))
-            return newest if len(self.calls) == 1 else f"{newest} (+{len(self.calls) - 1})"
-        return _last_line(self.text)
+            return newest if len(self.calls) == 1 else f"(+{len(self.calls) - 1}) {newest}"
+        if self.at_work:
+            return "waits for a subagent" if len(self.at_work) == 1 else f"waits for {len(self.at_work)} subagents"
+        return _last_line(self.text) or ("asks the model" if self.state is NodeState.RUNNING else "")
 
     def elapsed(self, now: int) -> int:
         """Milliseconds from the start to the end, or to `now`."""

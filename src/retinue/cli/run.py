@@ -136,7 +136,7 @@ def resume_run(
         agent = await trusted_agent(row.agent_id, folder, model=named, ledger=ledger, trust=trust)
         async with agent:
             events = agent.resume_stream(row.run_id, take_over=take_over)
-            return await drive(agent, events, viewer, Session(workspace=folder, ledger=ledger))
+            return await drive(agent, events, viewer, Session(workspace=folder, ledger=ledger), resumed=row.run_id)
 
     return run_async(work)
 

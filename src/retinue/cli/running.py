@@ -17,6 +17,7 @@ from retinue.cli.exits import Exit, exit_of_run
 from retinue.cli.keyboard import is_interactive
 from retinue.cli.logs import reported_to
 from retinue.cli.permission import Asker
+from retinue.cli.replay import replay_tree
 from retinue.cli.text import clean, duration, money, one_line, tail, tokens
 from retinue.cli.viewers import JsonViewer, Viewer, is_last, write_line
 from retinue.errors import RetinueError
@@ -34,10 +35,10 @@ SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 class Session:
     """What the command line was given, as far as hints to the person need it: `retinue run …` as they would type it."""
 
-    def __init__(self, *, workspace: Path, ledger: str | None = None, model: str | None = None) -> None:
+    def __init__(self, *, workspace: Path, ledger: str | None = None, can_go_on: bool = True) -> None:
         self.workspace = workspace
         self.ledger = ledger
-        self.model = model
+        self.can_go_on = can_go_on
 
     def command(self, *words: str) -> str:
         """A command that reaches the same ledger."""
@@ -49,16 +50,22 @@ class Session:
         return " ".join(["retinue", *(quote(word) for word in (*words, *where))])
 
 
-async def drive(agent: "Agent", events: AsyncGenerator[Event, None], viewer: Viewer, session: Session) -> Exit:
+async def drive(
+    agent: "Agent", events: AsyncGenerator[Event, None], viewer: Viewer, session: Session, *, resumed: str | None = None
+) -> Exit:
     """Show a run to its end and say how it ended. `events` are those of `agent.stream` or `agent.resume_stream`.
 
-    A request is asked where a person sits at the terminal. Elsewhere it is passed over, and the run ends `waiting` (D-28).
+    `resumed` is the root run that is gone on with: what it did before is shown first, where a tree is shown. A request is
+    asked where a person sits at the terminal. Elsewhere it is passed over, and the run ends `waiting` (D-28).
     """
     last: RunFinishedEvent | None = None
     asker = Asker(viewer) if is_interactive() and not isinstance(viewer, JsonViewer) else None
     async with viewer, contextlib.aclosing(events):
         with reported_to(viewer.say), _Interrupts(agent, viewer) as interrupts:
             async for event in events:
+                if not interrupts.started and resumed is not None and not isinstance(viewer, JsonViewer):
+                    for earlier in await replay_tree(agent.runtime.ledger, resumed):
+                        viewer.show(earlier)
                 interrupts.started = True
                 viewer.show(event)
                 if isinstance(event, PermissionRequest) and asker is not None:
@@ -142,9 +149,12 @@ def _say_end(event: RunFinishedEvent, viewer: Viewer, session: Session) -> None:
         return
     result = event.result
     if result.status == "completed" and result.text:
-        _out(result.text)
-    for line in _end_lines(event, viewer, session):
-        viewer.say(line)
+        write_line(sys.stdout, clean(result.text))  # also where stdout is a pipe: it may end in a terminal
+    if viewer.talks and result.text:
+        viewer.say("")
+    if viewer.talks or result.status != "completed":
+        for line in _end_lines(event, viewer, session):
+            viewer.say(line)
 
 
 def _end_lines(event: RunFinishedEvent, viewer: Viewer, session: Session) -> list[str]:
@@ -173,7 +183,8 @@ def _end_lines(event: RunFinishedEvent, viewer: Viewer, session: Session) -> lis
             return say
         case _:
             pass
-    say.append(f"Go on with: {go_on} 'TASK'")
+    if session.can_go_on:
+        say.append(f"Go on with: {go_on} 'TASK'")
     return say
 
 
@@ -201,11 +212,6 @@ def _summary(event: RunFinishedEvent, viewer: Viewer) -> str:
         facts += [tokens(usage.input_tokens + usage.output_tokens), money(cost)]
     place = _place(event)
     return ", ".join(facts) + (f"  (session {place[0]})" if place[0] else "")
-
-
-def _out(text: str) -> None:
-    """The answer, harmless for a terminal, also where stdout is a pipe into one."""
-    write_line(sys.stdout, clean(text))
 
 
 def run_async(work: Callable[[], Coroutine[Any, Any, Exit]]) -> Exit:

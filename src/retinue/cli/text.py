@@ -21,7 +21,7 @@ _REPLACED: Final[dict[int, str | None]] = {
     0x2028: "\n",
     0x2029: "\n",
 }
-_MAIN_ARGUMENTS: Final = ("path", "pattern", "command", "task", "input", "message", "agent_id", "agent_key", "task_id", "query")
+_MAIN_ARGUMENTS: Final = ("pattern", "path", "command", "task", "input", "message", "agent_id", "agent_key", "task_id", "query")
 
 
 def clean(text: str) -> str:

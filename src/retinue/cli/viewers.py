@@ -41,6 +41,8 @@ class Viewer(Protocol):
     """Shows a run. Used as an async context manager around it."""
 
     view: TreeView
+    talks: bool
+    """Whether it shows more than the answer."""
 
     async def __aenter__(self) -> Self: ...
     async def __aexit__(self, *_: object) -> None: ...
@@ -64,6 +66,8 @@ class Viewer(Protocol):
 
 class QuietViewer:
     """Shows nothing but what it is told to say."""
+
+    talks = False
 
     def __init__(self, out: TextIO | None = None) -> None:
         self.view = TreeView()
@@ -92,11 +96,14 @@ class QuietViewer:
 class PlainViewer(QuietViewer):
     """One line per lifecycle event."""
 
+    talks = True
+
     def show(self, event: Event) -> None:
         """See `Viewer`."""
+        new = not self.view.knows(event)
         self.view.apply(event)
         line = lifecycle_line(event, self.view)
-        if line is not None:
+        if new and line is not None:
             write_line(self.out, line)
 
 
@@ -116,6 +123,8 @@ class JsonViewer(QuietViewer):
 
 class LiveViewer(QuietViewer):
     """The tree, redrawn in place ten times a second by a task that ends with the viewer."""
+
+    talks = True
 
     def __init__(self, out: TextIO | None = None, now: Callable[[], int] | None = None) -> None:
         super().__init__(out)

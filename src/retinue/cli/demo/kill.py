@@ -7,7 +7,7 @@ import asyncio
 import json
 import sys
 from collections import Counter
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +20,7 @@ from retinue.cli.places import existing_ledger
 from retinue.cli.replay import replay_tree
 from retinue.cli.text import clean
 from retinue.cli.viewers import Viewer, choose_viewer, write_line
-from retinue.events import ModelCalledEvent, SubAgentInvocationStartedEvent, ToolCallResultEvent
+from retinue.events import Event, ModelCalledEvent, SubAgentInvocationStartedEvent, ToolCallResultEvent
 
 __all__ = ["Asked", "kill_and_resume"]
 
@@ -44,11 +44,11 @@ async def kill_and_resume(folder: Path, *, fast: bool) -> Exit:
     viewer = choose_viewer(as_json=False, quiet=False, describe=EventLines().describe)
     async with viewer:
         first = await _watch("start", folder, viewer, fast=fast, kill=True)
-        at_kill = await recorded_answers(folder)
+        at_kill = recorded_answers(await _shown(folder, viewer))
         viewer.say(f"Process {first.pid} was killed with SIGKILL, after the first tool result of {first.killed_after}.")
+        viewer.say(f"The ledger holds {at_kill.total()} answers of the model. Another process goes on from there.")
         second = await _watch("resume", folder, viewer, fast=fast, kill=False)
-        viewer.say(f"Process {second.pid} went on from the ledger.")
-    at_end = await recorded_answers(folder)
+        at_end = recorded_answers(await _shown(folder, viewer))
     if second.result is not None:
         write_line(sys.stdout, clean(second.result["text"]))
     repeated = [question for question in second.asked if question in at_kill]
@@ -73,6 +73,9 @@ async def _watch(stage: str, folder: Path, viewer: Viewer, *, fast: bool, kill: 
             event = event_of_line(line)
             if event is None:
                 continue
+            if stage == "resume" and not children:  # what came before, and the take-over itself, are in the ledger
+                await _shown(folder, viewer)
+                children.append(("", ""))
             viewer.show(event)
             if isinstance(event, SubAgentInvocationStartedEvent):
                 children.append((event.invocation_id, event.child_agent_id))
@@ -102,21 +105,29 @@ async def _lines(command: list[str]) -> AsyncGenerator[tuple[asyncio.subprocess.
         await process.wait()
 
 
-async def recorded_answers(folder: Path) -> Counter[Asked]:
-    """The model's answers that the ledger holds, by agent and turn."""
+async def _shown(folder: Path, viewer: Viewer) -> list[Event]:
+    """All that the ledger holds of the run; what the viewer has not seen yet is shown to it."""
     ledger = existing_ledger(None, folder)
     await ledger.open()
     try:
         (root,) = await ledger.runs(roots_only=True, limit=1)
-        turns: Counter[str] = Counter()
-        found: Counter[Asked] = Counter()
-        for event in await replay_tree(ledger, root.run_id):
-            if isinstance(event, ModelCalledEvent):
-                turns[event.path[-1]] += 1
-                found[event.path[-1], turns[event.path[-1]]] += 1
-        return found
+        events = await replay_tree(ledger, root.run_id)
     finally:
         await ledger.close()
+    for event in events:
+        viewer.show(event)
+    return events
+
+
+def recorded_answers(events: Sequence[Event]) -> Counter[Asked]:
+    """The model's answers in a tree's journals, by agent and turn."""
+    turns: Counter[str] = Counter()
+    found: Counter[Asked] = Counter()
+    for event in events:
+        if isinstance(event, ModelCalledEvent):
+            turns[event.path[-1]] += 1
+            found[event.path[-1], turns[event.path[-1]]] += 1
+    return found
 
 
 def _account(

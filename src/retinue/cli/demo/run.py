@@ -53,7 +53,7 @@ def run_demo(*, kill: bool, fast: bool, folder: Path | None, stage: str | None) 
 async def _watch(folder: Path, *, fast: bool) -> Exit:
     viewer = choose_viewer(as_json=False, quiet=False, describe=EventLines().describe)
     async with demo_agent(folder, scripted_model(fast=fast)) as agent:
-        return await drive(agent, agent.stream(TASK), viewer, Session(workspace=folder))
+        return await drive(agent, agent.stream(TASK), viewer, Session(workspace=folder, can_go_on=False))
 
 
 def demo_agent(folder: Path, model: ChatModel) -> "HarnessAgent":
