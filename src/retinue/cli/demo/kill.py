@@ -20,6 +20,7 @@ from retinue.cli.places import existing_ledger
 from retinue.cli.replay import replay_tree
 from retinue.cli.text import clean
 from retinue.cli.viewers import Viewer, choose_viewer, write_line
+from retinue.errors import RetinueError
 from retinue.events import Event, ModelCalledEvent, SubAgentInvocationStartedEvent, ToolCallResultEvent
 
 __all__ = ["Asked", "kill_and_resume"]
@@ -43,11 +44,11 @@ async def kill_and_resume(folder: Path, *, fast: bool) -> Exit:
     """Start, kill, resume, compare."""
     viewer = choose_viewer(as_json=False, quiet=False, describe=EventLines().describe)
     async with viewer:
-        first = await _watch("start", folder, viewer, fast=fast, kill=True)
+        first = await _start_and_kill(folder, viewer, fast=fast)
         at_kill = recorded_answers(await _shown(folder, viewer))
         viewer.say(f"Process {first.pid} was killed with SIGKILL, after the first tool result of {first.killed_after}.")
         viewer.say(f"The ledger holds {at_kill.total()} answers of the model. Another process goes on from there.")
-        second = await _watch("resume", folder, viewer, fast=fast, kill=False)
+        second = await _resume(folder, viewer, fast=fast)
         at_end = recorded_answers(await _shown(folder, viewer))
     if second.result is not None:
         write_line(sys.stdout, clean(second.result["text"]))
@@ -58,12 +59,41 @@ async def kill_and_resume(folder: Path, *, fast: bool) -> Exit:
     return Exit.COMPLETED if good else Exit.FAILED
 
 
-async def _watch(stage: str, folder: Path, viewer: Viewer, *, fast: bool, kill: bool) -> Watched:
-    """Run one stage in a process of its own and show it; with `kill`, end it after the second child's first tool result."""
-    watched, children = Watched(), list[tuple[str, str]]()
+async def _start_and_kill(folder: Path, viewer: Viewer, *, fast: bool) -> Watched:
+    """Run the first stage in a process of its own, and kill it after the second child's first tool result."""
+    watched, children = Watched(), list[SubAgentInvocationStartedEvent]()
+    async with aclosing(_stage("start", folder, watched, fast=fast)) as events:
+        async for process, event in events:
+            viewer.show(event)
+            if isinstance(event, SubAgentInvocationStartedEvent):
+                children.append(event)
+            if isinstance(event, ToolCallResultEvent) and len(children) > 1:
+                second = children[1]
+                if event.invocations == (second.invocation_id,):
+                    process.kill()
+                    watched.killed_after = second.child_agent_id
+                    return watched
+    raise RetinueError("the process ended before it could be killed", remedy="leave out `--fast`")
+
+
+async def _resume(folder: Path, viewer: Viewer, *, fast: bool) -> Watched:
+    """Run the second stage in a process of its own, to the end."""
+    watched, caught_up = Watched(), False
+    async with aclosing(_stage("resume", folder, watched, fast=fast)) as events:
+        async for _, event in events:
+            if not caught_up:  # the take-over itself is in the ledger
+                await _shown(folder, viewer)
+                caught_up = True
+            viewer.show(event)
+    return watched
+
+
+async def _stage(
+    stage: str, folder: Path, watched: Watched, *, fast: bool
+) -> AsyncGenerator[tuple[asyncio.subprocess.Process, Event], None]:
+    """The stored events of one stage's process; what it asks the model, and its result, go into `watched`."""
     command = [sys.executable, "-m", "retinue.cli", "demo", "--stage", stage, "--folder", str(folder)]
-    lines = _lines([*command, *(["--fast"] if fast else [])])
-    async with aclosing(lines):
+    async with aclosing(_lines([*command, *(["--fast"] if fast else [])])) as lines:
         async for process, line in lines:
             watched.pid = process.pid
             if line["type"] == MODEL_ASKED:
@@ -71,20 +101,8 @@ async def _watch(stage: str, folder: Path, viewer: Viewer, *, fast: bool, kill: 
                 continue
             watched.result = line.get("result", watched.result)
             event = event_of_line(line)
-            if event is None:
-                continue
-            if stage == "resume" and not children:  # what came before, and the take-over itself, are in the ledger
-                await _shown(folder, viewer)
-                children.append(("", ""))
-            viewer.show(event)
-            if isinstance(event, SubAgentInvocationStartedEvent):
-                children.append((event.invocation_id, event.child_agent_id))
-            second = children[1] if len(children) > 1 else ("", "")
-            if kill and isinstance(event, ToolCallResultEvent) and event.invocations == (second[0],):
-                watched.killed_after = second[1]
-                process.kill()
-                break
-    return watched
+            if event is not None:
+                yield process, event
 
 
 async def _lines(command: list[str]) -> AsyncGenerator[tuple[asyncio.subprocess.Process, dict[str, Any]], None]:

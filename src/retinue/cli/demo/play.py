@@ -17,26 +17,26 @@ from retinue.models.port import ModelRequest
 from retinue.models.script import Price, Script, ScriptCall, Turn
 from retinue.models.scripted import ScriptedModel
 
-__all__ = ["TASK", "scripted_model"]
+__all__ = ["PAUSE", "TASK", "scripted_model"]
 
 TASK: Final = "Prepare the release review of Tidewatch."
 
 Result = tuple[str, str]
 Results = Sequence[Result]
 _MATCH: Final = re.compile(r"^(?P<path>[^:\n]+):(?P<line>\d+): (?P<text>.*)$", re.MULTILINE)
-_PAUSE: Final = 0.75
+PAUSE: Final = 0.75
 
 
-def scripted_model(*, fast: bool = False) -> ScriptedModel:
-    """The model of the demonstration. `fast` leaves out the pauses that let a person watch."""
+def scripted_model(*, pause: float = PAUSE) -> ScriptedModel:
+    """The model of the demonstration. `pause` is the least number of seconds before an answer, so that a person can watch."""
 
     def reply(request: ModelRequest) -> Turn:
         messages = (entry.message for entry in request.history)
         results = [(message.name, message.content) for message in messages if isinstance(message, ToolResult)]
         turns = PLAY.get(request.agent_id, ())
         turn = turns[request.step - 1](results) if 0 < request.step <= len(turns) else Turn(text="Nothing more to say.")
-        pause = 0.0 if fast else _PAUSE + 0.25 * (len(request.agent_id) % 3)
-        return replace(turn, usage="estimate", delay=pause, chunk=6, chunk_delay=0.0 if fast else 0.02)
+        uneven = 1 + (len(request.agent_id) % 3) / 3
+        return replace(turn, usage="estimate", delay=pause * uneven, chunk=6, chunk_delay=pause / 40)
 
     model = ScriptedModel(reply, name="demo")
     model.script = Script(model="demo", price=Price(input=Decimal("1.25"), output=Decimal(10)))  # made up, to have figures

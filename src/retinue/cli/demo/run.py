@@ -7,7 +7,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Final
 
-from retinue.cli.demo.play import TASK, scripted_model
+from retinue.cli.demo.play import PAUSE, TASK, scripted_model
 from retinue.cli.exits import Exit
 from retinue.cli.jsonl import EventLines
 from retinue.cli.running import Session, drive, run_async
@@ -52,7 +52,7 @@ def run_demo(*, kill: bool, fast: bool, folder: Path | None, stage: str | None) 
 
 async def _watch(folder: Path, *, fast: bool) -> Exit:
     viewer = choose_viewer(as_json=False, quiet=False, describe=EventLines().describe)
-    async with demo_agent(folder, scripted_model(fast=fast)) as agent:
+    async with demo_agent(folder, scripted_model(pause=0.0 if fast else PAUSE)) as agent:
         return await drive(agent, agent.stream(TASK), viewer, Session(workspace=folder, can_go_on=False))
 
 

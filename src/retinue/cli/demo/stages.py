@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from retinue.cli.demo.play import TASK, scripted_model
+from retinue.cli.demo.play import PAUSE, TASK, scripted_model
 from retinue.cli.demo.run import demo_agent
 from retinue.cli.exits import Exit
 from retinue.cli.jsonl import EventLines
@@ -18,6 +18,8 @@ __all__ = ["MODEL_ASKED", "run_stage"]
 
 MODEL_ASKED: Final = "MODEL_ASKED"
 """The type of the line that says: this process asks the model now."""
+FAST: Final = 0.15
+"""The pause of `--fast` here: there must be time to kill the process."""
 
 
 class _TellingModel:
@@ -43,7 +45,7 @@ def run_stage(stage: str, folder: Path, *, fast: bool) -> Exit:
 
     async def work() -> Exit:
         viewer = JsonViewer(EventLines().describe)
-        async with demo_agent(folder, _TellingModel(scripted_model(fast=fast))) as agent:
+        async with demo_agent(folder, _TellingModel(scripted_model(pause=FAST if fast else PAUSE))) as agent:
             if stage == "start":
                 events = agent.stream(TASK)
             else:
