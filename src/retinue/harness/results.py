@@ -1,12 +1,13 @@
 """What a run gives back."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
+
 from retinue.events import PermissionRequest
-from retinue.messages import Usage
+from retinue.messages import ZERO_USAGE, Usage
 
 if TYPE_CHECKING:
     from retinue.harness.threads import Thread
@@ -14,8 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["RunResult"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunResult:
+class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     """How a run ended and what it gave.
 
     `text` is the answer, or as far as it came. `reason` is an error's code or `limit:<name>`; `message` and `remedy` say it
@@ -29,7 +29,7 @@ class RunResult:
     remedy: str | None = None
     text: str = ""
     output: Any = None
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = ZERO_USAGE
     cost: Decimal | None = None
     own: "RunResult | None" = None
     thread: "Thread | None" = None

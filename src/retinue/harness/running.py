@@ -42,7 +42,10 @@ class Started:
         runtime = self._agent.runtime
         try:
             end = await self.run.drive()
-            return await self._result(end)
+            result = await self._result(end)
+            if end.status == "cancelled" and self.tree.interruptions:
+                raise asyncio.CancelledError  # the caller's task was cancelled: the end is recorded, now it learns of it
+            return result
         finally:
             runtime.trees.pop(self.tree.root_run, None)
             await self.tree.close()
