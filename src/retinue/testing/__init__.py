@@ -11,17 +11,23 @@ if TYPE_CHECKING:
     from retinue.testing.provider_record import Gate, Recorded
     from retinue.testing.provider_rules import RULES, Rule
     from retinue.testing.provider_wire import ProviderFault
+    from retinue.testing.recording import RecordingLedger, RecordingModel, calls, messages_of, results_of
 
 __all__ = [
     "RULES",
     "Gate",
     "ProviderFault",
     "Recorded",
+    "RecordingLedger",
+    "RecordingModel",
     "Rule",
     "ScriptedModel",
     "StrictProvider",
     "Turn",
     "VirtualClock",
+    "calls",
+    "messages_of",
+    "results_of",
 ]
 
 _HOMES = {
@@ -29,11 +35,16 @@ _HOMES = {
     "Gate": "retinue.testing.provider_record",
     "ProviderFault": "retinue.testing.provider_wire",
     "Recorded": "retinue.testing.provider_record",
+    "RecordingLedger": "retinue.testing.recording",
+    "RecordingModel": "retinue.testing.recording",
     "Rule": "retinue.testing.provider_rules",
     "ScriptedModel": "retinue.models.scripted",
     "StrictProvider": "retinue.testing.provider",
     "Turn": "retinue.models.script",
     "VirtualClock": "retinue.testing.clock",
+    "calls": "retinue.testing.recording",
+    "messages_of": "retinue.testing.recording",
+    "results_of": "retinue.testing.recording",
 }
 
 
