@@ -1,6 +1,7 @@
 """The body of a request: valid for the strictest provider, and the same bytes again as long as it grows."""
 
 import time
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from retinue.config import ChatClientConfig
 from retinue.errors import ConfigurationError
 from retinue.messages import AssistantMessage, CallRef, Entry, Message, ToolCall, ToolResult, UserMessage
-from retinue.models.port import Envelope, ModelRequest
+from retinue.models.port import Envelope, ModelRequest, ToolSpec
 from retinue.models.profiles import KNOWN, Profile
 from retinue.models.wire import CALLS_NOTE, REASONING_NOTE, ChatWire, body_of
 from retinue.testing.provider_rules import MISTRAL_RULES, RULES, refusal
@@ -72,6 +73,11 @@ def test_a_whole_body() -> None:
             {"role": "tool", "tool_call_id": "c1", "content": "3"},
         ],
     }
+
+
+def test_a_read_only_schema_is_sent() -> None:
+    spec = ToolSpec(name="add", description="Adds.", parameters=MappingProxyType({"type": "object"}))
+    assert _body(model_request("x", tools=[spec]))["tools"][0]["function"]["parameters"] == {"type": "object"}
 
 
 def test_openai_takes_max_completion_tokens() -> None:

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from retinue.testing.provider_rules import ECHO_RULES, GOOD, MISTRAL_RULES, RULES, Rule, refusal, state_of
+from retinue.testing.provider_checks import state_of
+from retinue.testing.provider_rules import ECHO_RULES, GOOD, MISTRAL_RULES, RULES, Rule, refusal
 
 
 @pytest.mark.case("B012", "B015", "B019", "B175")

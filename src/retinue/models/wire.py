@@ -93,7 +93,7 @@ class ChatWire:
         head |= _settings(envelope.settings, self.profile)
         tools = envelope.tools or ((_STUB,) if stub else ())
         if tools:
-            head["tools"] = [{"type": "function", "function": msgspec.to_builtins(tool)} for tool in tools]
+            head["tools"] = [{"type": "function", "function": _function(tool)} for tool in tools]
         system = dumps({"role": "system", "content": envelope.instructions}) if envelope.instructions.strip() else b""
         return dumps(head)[:-1] + b',"messages":[' + system
 
@@ -120,12 +120,20 @@ def body_of(wire: ChatWire, request: ModelRequest, model: str) -> bytes:
     prefix = wire.prefix(envelope, model, stub=stub)
     history, tail = wire.tail(request)
     wire_format, encode = wire.format, wire.encode
-    messages = [entry.encoded(wire_format, encode) for entry in history]
+    parts = [entry.wire if entry.wire_format == wire_format else entry.encoded(wire_format, encode) for entry in history]
     if tail:
-        messages.append(tail)
-    comma = b"," if messages and not prefix.endswith(b"[") else b""
-    ending = b'],"tool_choice":"none"}' if stub or (envelope.tools and not request.tools_allowed) else b"]}"
-    return b"".join((prefix, comma, b",".join(messages), ending))
+        parts.append(tail)
+    if prefix.endswith(b"[") and parts:  # no system message: no comma before the first
+        parts[0] = prefix + parts[0]
+    else:
+        parts.insert(0, prefix)
+    # One join copies the history once; it may be a megabyte.
+    parts[-1] += b'],"tool_choice":"none"}' if stub or (envelope.tools and not request.tools_allowed) else b"]}"
+    return b",".join(parts)
+
+
+def _function(tool: ToolSpec) -> dict[str, Any]:
+    return {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
 
 
 def _has_calls(history: Sequence[Entry]) -> bool:

@@ -8,7 +8,7 @@ import msgspec
 from retinue.messages import ToolCall, Usage
 from retinue.models.script import Turn
 from retinue.models.text import dumps
-from retinue.testing.provider_rules import state_of
+from retinue.testing.provider_checks import state_of
 
 __all__ = ["ProviderFault", "Shape", "chunks_of", "document_of", "half_call"]
 
