@@ -13,7 +13,9 @@ import pytest
 
 from retinue.errors import LedgerConflict, LedgerUnavailable
 from retinue.ledger.sqlite import SqliteLedger
+from retinue.ledger.sqlite.segments import Segments
 from retinue.ops import Op, PutBlob, Receipt
+from retinue.testing.conformance import LedgerFactory
 from retinue.testing.conformance.sample import append, create, key_of, seen
 from retinue.testing.failpoints import Failpoint, FullDiskAt, Record
 
@@ -102,6 +104,18 @@ async def test_a_cancelled_commit_first_learns_its_fate(tmp_path: Path) -> None:
     await ledger.close()
 
 
+async def test_a_conflict_that_nobody_looks_at_is_not_logged(make_ledger: LedgerFactory) -> None:
+    problems: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(context))
+    ledger = make_ledger()
+    ledger.submit([append(key_of(), 7, "not open")])
+    await ledger.open()
+    ledger.submit([append(key_of(), 7, "no such thread")])
+    await ledger.close()
+    gc.collect()
+    assert problems == []
+
+
 async def test_a_reader_sees_every_commit_with_a_receipt(tmp_path: Path) -> None:
     key = key_of()
     ledger = await opened(tmp_path)
@@ -113,6 +127,24 @@ async def test_a_reader_sees_every_commit_with_a_receipt(tmp_path: Path) -> None
         assert journal is not None
         assert len(journal.own) == head + 1
     await ledger.close()
+
+
+def test_records_that_were_read_are_kept_within_a_limit(tmp_path: Path) -> None:
+    database = sqlite3.connect(tmp_path / "x.db")
+    database.execute("CREATE TABLE event(thread_id, generation, seq, type, run, attempt, at, body)")
+    rows = [(thread, 1, seq, "T", "run", 1, 1, b"x" * 100) for thread in (1, 2, 3) for seq in range(1, 11)]
+    database.executemany("INSERT INTO event VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+    segments, key = Segments(limit=8000), key_of()
+    for thread in (1, 2, 3, 3, 2, 1):
+        for upto in (0, 3, 10, 5):
+            records = segments.read(database, thread, key, 1, upto)
+            assert [record.seq for record in records] == list(range(1, upto + 1))
+    database.execute("DELETE FROM event")
+    found = [len(segments.read(database, thread, key, 1, 10)) for thread in (1, 2, 3)]
+    assert found == [10, 10, 0]  # two of the three fit, those that were used last
+    segments.clear()
+    assert segments.read(database, 1, key, 1, 10) == []
+    database.close()
 
 
 async def test_full_durability_means_fsync_before_the_receipt(tmp_path: Path) -> None:

@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from retinue.errors import LedgerConflict, LedgerUnavailable
 from retinue.ledger.sqlite import SqliteLedger
-from retinue.ops import PutOwner
+from retinue.ledger.sqlite.locks import Turn
+from retinue.ops import DropOwner, PutOwner
 from retinue.testing.conformance.sample import append, create, key_of, owner_row, seen
-from retinue.testing.failpoints import VARIABLE
+from retinue.testing.failpoints import VARIABLE, FullDiskAt
 
 pytestmark = pytest.mark.anyio
 
@@ -121,6 +123,45 @@ async def test_an_owner_that_closes_is_not_alive_and_a_live_one_is_not_swept(tmp
     await one.close()
     assert [await two.owner_alive(name) for name in ("own_child", "own_one")] == [False, False]
     await two.close()
+    assert sorted(file.name for file in owners_of(path)) == ["turn"]
+
+
+async def test_an_owner_id_has_one_holder_and_a_refused_commit_holds_none(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite3"
+    one, two = SqliteLedger(path, hooks=FullDiskAt(1)), SqliteLedger(path)
+    await one.open()
+    await two.open()
+    with pytest.raises(LedgerUnavailable):
+        await one.commit([PutOwner(owner_row("own_1"))])
+    with pytest.raises(LedgerConflict):
+        await one.commit([PutOwner(owner_row("own_2")), append(key_of(), 0, "no such thread")])
+    for name in ("own_1", "own_2"):
+        await two.commit([PutOwner(owner_row(name))])
+        with pytest.raises(LedgerConflict) as taken:
+            await one.commit([PutOwner(owner_row(name))])
+        assert taken.value.code == "taken"
+    await two.commit([DropOwner("own_1")])
+    await one.commit([PutOwner(owner_row("own_1"))])
+    with pytest.raises(LedgerConflict):
+        await one.commit([PutOwner(owner_row("../escape"))])
+    await one.close()
+    await two.close()
+
+
+async def test_a_writer_waits_for_its_turn(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite3"
+    ledger = SqliteLedger(path, busy_timeout=0.05)
+    await ledger.open()
+    turn = Turn(path.with_name(path.name + ".owners") / "turn")
+    turn.take(0)
+    with pytest.raises(LedgerUnavailable) as busy:
+        await ledger.commit([create(key_of())])
+    assert busy.value.code == "busy"
+    receipt = ledger.submit([create(key_of())])
+    turn.give()
+    await receipt
+    turn.close()
+    await ledger.close()
 
 
 @pytest.mark.crash

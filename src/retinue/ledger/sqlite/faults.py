@@ -31,7 +31,9 @@ def is_busy(error: sqlite3.Error) -> bool:
 def unavailable(path: str, error: BaseException) -> LedgerUnavailable:
     """The error to raise to a caller for a fault of the store."""
     code = _primary(error) if isinstance(error, sqlite3.Error) else -1
-    if code == -1 and "full" in str(error):
+    if isinstance(error, TimeoutError):
+        code = sqlite3.SQLITE_BUSY
+    elif code == -1 and "full" in str(error):
         code = sqlite3.SQLITE_FULL
     name, meaning, remedy = _MEANINGS.get(
         sqlite3.SQLITE_BUSY if code in (sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL) else code,

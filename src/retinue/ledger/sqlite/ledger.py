@@ -18,6 +18,7 @@ from retinue.ledger.sqlite import reads
 from retinue.ledger.sqlite.faults import unavailable
 from retinue.ledger.sqlite.filesystem import filesystem_type
 from retinue.ledger.sqlite.locks import OwnerLocks
+from retinue.ledger.sqlite.segments import Segments
 from retinue.ledger.sqlite.worker import Batches, Job, Outcome, failed
 from retinue.ledger.sqlite.writer import CommitHooks, Durability, Writer
 from retinue.ops import Draft, Op, Receipt, Record
@@ -113,7 +114,9 @@ class SqliteLedger:
         """See `Ledger`."""
         if self._writing is None or self._writer is None:
             raise rules.not_open(self.url)
-        return await _settled(self._writing.submit(partial(self._writer.purge, key)))
+        removed = await _settled(self._writing.submit(partial(self._writer.purge, key)))
+        await self._read(self._forget)
+        return removed
 
     async def pragma(self, name: str) -> Any:
         """The value of a PRAGMA on the connection that writes: `synchronous` is 2 where a receipt means fsync."""
@@ -150,7 +153,9 @@ class SqliteLedger:
 
     async def journal(self, key: ThreadKey) -> Journal | None:
         """See `Ledger`."""
-        return await self._read(reads.journal, key)
+        if self._reader is None:
+            raise rules.not_open(self.url)
+        return await self._read(reads.journal, self._reader.segments, key)
 
     async def records(self, key: ThreadKey, *, generation: int, after: int = 0, limit: int | None = None) -> list[Record]:
         """See `Ledger`."""
@@ -231,6 +236,10 @@ class SqliteLedger:
     def _alive(self, db: sqlite3.Connection, owner_id: str) -> bool:
         return reads.owner(db, owner_id) is not None and self._locks.alive(owner_id)
 
+    def _forget(self, db: sqlite3.Connection) -> None:
+        if self._reader is not None:
+            self._reader.segments.clear()  # what is gone for good is not kept in memory either
+
 
 class _Reader:
     """The role of the reader thread (see `worker.Role`)."""
@@ -238,6 +247,7 @@ class _Reader:
     def __init__(self, path: Path, busy_timeout: float) -> None:
         self._path = path
         self._busy_timeout = busy_timeout
+        self.segments = Segments()
         self._db: sqlite3.Connection | None = None
 
     def start(self) -> None:

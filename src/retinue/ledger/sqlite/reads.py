@@ -7,6 +7,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from retinue.ledger.port import Journal
+from retinue.ledger.sqlite.segments import Segments
 from retinue.ledger.sqlite.writes import intent_of
 from retinue.ops import Draft, Record
 from retinue.rows import ForkPoint, InvocationRow, Mail, OwnerRow, RequestRow, RunRow, ThreadKey, ThreadRow
@@ -50,14 +51,13 @@ _THREADS: Final = (
     " LEFT JOIN thread b ON b.id = f.base_id WHERE t.deleted = 0"
 )
 _BY_KEY: Final = " AND t.user = ? AND t.session = ? AND t.thread = ?"
-_INHERITED: Final = (
+_PIECES: Final = (
     "WITH RECURSIVE piece(depth, id, generation, seq) AS ("
     " SELECT 0, base_id, base_generation, base_seq FROM fork WHERE thread_id = ? AND generation = ?"
     " UNION ALL SELECT depth + 1, f.base_id, f.base_generation, f.base_seq"
     " FROM piece JOIN fork f ON f.thread_id = piece.id AND f.generation = piece.generation)"
-    " SELECT t.user, t.session, t.thread, e.generation, e.seq, e.type, e.run, e.attempt, e.at, e.body"
-    " FROM piece JOIN event e ON e.thread_id = piece.id AND e.generation = piece.generation AND e.seq <= piece.seq"
-    " JOIN thread t ON t.id = piece.id ORDER BY piece.depth DESC, e.seq"
+    " SELECT piece.id, t.user, t.session, t.thread, piece.generation, piece.seq"
+    " FROM piece JOIN thread t ON t.id = piece.id ORDER BY piece.depth DESC"
 )
 _OWN: Final = (
     "SELECT seq, type, run, attempt, at, body FROM event WHERE thread_id = ? AND generation = ? AND seq > ? ORDER BY seq LIMIT ?"
@@ -87,7 +87,7 @@ def children(db: sqlite3.Connection, parent: ThreadKey) -> list[ThreadRow]:
     return _all(db, sql, parent, _to_thread)
 
 
-def journal(db: sqlite3.Connection, key: ThreadKey) -> Journal | None:
+def journal(db: sqlite3.Connection, segments: Segments, key: ThreadKey) -> Journal | None:
     """See `Ledger.journal`. Row and records are of one moment."""
     db.execute("BEGIN")
     try:
@@ -97,10 +97,10 @@ def journal(db: sqlite3.Connection, key: ThreadKey) -> Journal | None:
         row, thread_id = _to_thread(found), found[0]
         inherited: list[Record] = []
         if row.base is not None:
-            for user, session, name, *rest in db.execute(_INHERITED, (thread_id, row.generation)):
-                inherited.append(Record(ThreadKey(user, session, name), *rest))
-        own = db.execute(_OWN, (thread_id, row.generation, 0, -1)).fetchall()
-        return Journal(row, tuple(inherited), tuple(Record(row.key, row.generation, *record) for record in own))
+            for base_id, user, session, name, generation, seq in db.execute(_PIECES, (thread_id, row.generation)).fetchall():
+                inherited += segments.read(db, base_id, ThreadKey(user, session, name), generation, seq)
+        own = segments.read(db, thread_id, row.key, row.generation, row.head)
+        return Journal(row, tuple(inherited), tuple(own))
     finally:
         db.execute("COMMIT")
 

@@ -213,6 +213,7 @@ class Writer:
         deadline = time.monotonic() + self._busy_timeout
         _patiently(partial(connection.execute, "PRAGMA journal_mode = WAL"), deadline)
         connection.execute(f"PRAGMA synchronous = {_SYNCHRONOUS[self._durability]}")
+        connection.execute("PRAGMA fullfsync = ON")  # macOS: fsync alone does not reach the disk there
         connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
         self._writes = Writes(connection, self._locks)
 

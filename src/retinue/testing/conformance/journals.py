@@ -4,7 +4,7 @@ import msgspec
 
 from retinue.events import UnknownEvent, decode
 from retinue.ledger.port import Ledger
-from retinue.ops import Append, Draft, HideThread, NewEvent, OpenGeneration, PutDraft, PutMail, PutRun, Receipt
+from retinue.ops import Append, Draft, HideThread, NewEvent, Op, OpenGeneration, PutDraft, PutMail, PutRun, Receipt
 from retinue.rows import ForkPoint
 from retinue.states import RunState
 from retinue.testing.conformance.sample import (
@@ -107,6 +107,16 @@ async def commits_handed_in_in_order_are_carried_out_in_order(ledger: Ledger) ->
     except Exception as error:  # noqa: BLE001 (any: its code is what counts)
         same(getattr(error, "code", error), "head_moved")
     same(seen(await ledger.journal(key))[-1], "19")
+
+
+@check
+async def what_is_handed_in_is_fixed(ledger: Ledger) -> None:
+    key = key_of()
+    ops: list[Op] = [create(key), append(key, 0, "a")]
+    receipt = ledger.submit(ops)
+    ops.clear()
+    same(await receipt, Receipt({key: (1, 1)}))
+    same(seen(await ledger.journal(key)), ["a"])
 
 
 @check
@@ -301,6 +311,7 @@ CHECKS = (
     an_append_elsewhere_than_at_the_head_is_refused,
     a_commit_is_all_or_nothing,
     commits_handed_in_in_order_are_carried_out_in_order,
+    what_is_handed_in_is_fixed,
     a_handed_in_commit_cannot_be_taken_back,
     a_thread_is_created_once,
     unknown_event_types_survive,
