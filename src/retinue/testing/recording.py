@@ -1,7 +1,7 @@
 """A scripted model and a ledger in memory that keep what they were asked: to look at requests and commits, in one process."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -23,7 +23,7 @@ class RecordingModel(ScriptedModel):
     >>> [request.agent_id for request in model.requests]
     """
 
-    def __init__(self, script: ScriptSource | Callable[[ModelRequest], Reply], **options: Any) -> None:
+    def __init__(self, script: ScriptSource | Callable[[ModelRequest], Reply | Awaitable[Reply]], **options: Any) -> None:
         super().__init__(script, **options)
         self.requests: list[ModelRequest] = []
 
