@@ -43,6 +43,7 @@ async def opened(path: Path, hooks: Failpoint | None = None, busy_timeout: float
     return ledger
 
 
+@pytest.mark.case("B151")
 async def test_commits_that_come_together_share_one_transaction(tmp_path: Path) -> None:
     gate, key = Gate(), key_of()
     ledger = await opened(tmp_path, gate)

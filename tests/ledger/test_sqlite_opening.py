@@ -66,6 +66,7 @@ async def test_a_database_of_another_program_is_refused_and_left_alone(tmp_path:
     database.close()
 
 
+@pytest.mark.case("B152")
 async def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
     path, text = tmp_path / "notes.db", "# notes\n" * 100
     path.write_text(text)

@@ -71,6 +71,8 @@ async def start(script: str, *arguments: str, failpoint: str = "") -> tuple[Proc
     return process, (await process.stdout.readline()).decode().strip()
 
 
+@pytest.mark.contract("H-04")
+@pytest.mark.case("B151")
 async def test_two_processes_one_ledger(tmp_path: Path) -> None:
     path, count = tmp_path / "ledger.sqlite3", 400
     started = [await start(APPEND, str(path), name, str(count)) for name in ("one", "two")]
