@@ -161,8 +161,8 @@ class Agent:
             self._definition = assemble(self._equipment(context))
         return self._definition
 
-    def _equipment(self, context: RuntimeContext | None) -> Equipment:
-        model = self._resolved_model()
+    def _equipment(self, context: RuntimeContext | None, *, model: ChatModel | None = None) -> Equipment:
+        model = model or self._resolved_model()
         return Equipment(
             agent_id=self.name,
             instructions=self._instructions,
@@ -171,8 +171,8 @@ class Agent:
             resolve_model=self.runtime.model,
             run_config=AgentRunConfig(clients=ClientsConfig(chat=self._chat)),
             max_iters=self._max_iters,
-            rules=() if self._permissions is None else (self._permissions,),
-            labels=() if self._permissions is None else (self.name,),
+            rules=(self._permissions or PermissionRules(),),  # the root's set, silent or not, is the first of the chain
+            labels=(self.name,),
             middleware=self._middleware,
             capabilities=self._capabilities,
             roster=self._roster(context),
@@ -197,13 +197,19 @@ class Agent:
 
         Its rules are added to the chain, its model is its own or the parent's, and it is a leaf unless `leaf=False`.
         """
-        if self._model is None:
-            self._model = parent.model
-        equipment = self._equipment(None)
+        own = self._model
+        if own is None:
+            model, reference = parent.model, parent.model_reference
+        else:
+            wanted = self.runtime.registered_models.get(own, own) if isinstance(own, str) else own
+            model = parent.resolve_model(wanted, parent.model)
+            reference = own if isinstance(own, str) else _reference(model)
+        equipment = self._equipment(None, model=model)
         rules = () if self._permissions is None else (self._permissions,)
         return replace(
             equipment,
             agent_id=agent_id,
+            model_reference=reference,
             rules=(*parent.rules, *rules),
             labels=(*parent.labels, *(agent_id for _ in rules)),
             middleware=(*parent.middleware, *self._middleware),

@@ -135,8 +135,8 @@ class HarnessAgent(Agent):
         """The agent as it runs now: the workspace's files are read for each run."""
         return assemble(self._equipment(context))
 
-    def _equipment(self, context: RuntimeContext | None) -> Equipment:
-        equipment = super()._equipment(context)
+    def _equipment(self, context: RuntimeContext | None, *, model: ChatModel | None = None) -> Equipment:
+        equipment = super()._equipment(context, model=model)
         texts = (self._instructions, self.workspace.read_instructions())
         return replace(
             equipment,

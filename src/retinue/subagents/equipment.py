@@ -29,8 +29,9 @@ from retinue.workspace.tools import file_tools
 
 __all__ = ["Equipment", "Equippable", "ResolveModel", "assemble", "child_equipment"]
 
-ResolveModel = Callable[[str, ChatModel], ChatModel]
-"""The model of a text, seen from the parent's model; raises `ConfigurationError` for one that cannot be resolved."""
+ResolveModel = Callable[[str | ChatModel, ChatModel], ChatModel]
+"""The model of a text, seen from the parent's model; raises `ConfigurationError` for one that cannot be resolved. A model
+that is given as one is closed with the others."""
 
 _LATER: Final = "not in this version; use `SubAgent.from_config(…)`"
 
@@ -96,7 +97,7 @@ def assemble(equipment: Equipment) -> AgentDefinition:
             tools[capability.name] = handler
     instructions = equipment.instructions
     roster = available_roster(equipment)
-    if len(roster):
+    if roster.spawnable:
         from retinue.subagents.roster_tools import roster_handlers  # it needs `assemble` for its children
 
         for handler in roster_handlers(equipment, roster):
@@ -210,8 +211,10 @@ def child_equipment(
         equipment = _in_workspace(parent, equipment, resolved)
     elif declaration.source == "parent":
         equipment = replace(equipment, builtin=parent.builtin)
-    inherited = {
-        name: handler for name, handler in parent_tools.items() if not handler.delegates and resolved.admits_inherited(name)
+    inherited = {  # plain tools only: no delegation tool of either surface is ever inherited (D-03)
+        name: handler
+        for name, handler in parent_tools.items()
+        if isinstance(handler, ToolHandler) and resolved.admits_inherited(name)
     }
     return replace(equipment, inherited=MappingProxyType(inherited), builtin=_own_builtin(equipment, resolved, inherited))
 
@@ -273,11 +276,19 @@ def _model(parent: Equipment, resolved: ResolvedDeclaration, run_config: AgentRu
 def _from_factory(parent: Equipment, resolved: ResolvedDeclaration, context: RuntimeContext) -> Equipment:
     factory = resolved.declaration.origin.factory
     assert factory is not None
-    made: object = factory(context)
+    try:
+        made: object = factory(context)
+    except Exception as error:  # the author's code: what it raises is told to the model, and ends nothing
+        raise ConfigurationError(
+            f"the factory of subagent `{resolved.name}` raised {type(error).__name__}: {error}",
+            code="factory_failed",
+            remedy="use another subagent; the factory has to be mended by its author",
+        ) from error
     if not isinstance(made, Equippable):
         raise ConfigurationError(
             f"the factory of subagent `{resolved.name}` returned {type(made).__name__}",
             code="invalid_factory",
             remedy="return an `Agent` or a `HarnessAgent`",
         )
-    return made.equipment_as_child(parent, resolved.agent_id)
+    equipment = made.equipment_as_child(parent, resolved.agent_id)
+    return replace(equipment, instructions=child_instructions(equipment.instructions, leaf=equipment.leaf))

@@ -55,10 +55,17 @@ class Roster:
         """All ids, hidden ones included, in the order of the prompt."""
         return tuple(entry.agent_id for entry in self.entries)
 
+    @property
+    def spawnable(self) -> tuple[ResolvedDeclaration, ...]:
+        """Those that can be spawned, hidden ones included: all but those for people only."""
+        return tuple(entry for entry in self.entries if _spawnable(entry))
+
     def available(self, depth: int, ceiling: int) -> "Roster":
-        """The part that an agent at `depth` may call where children may be at most at depth `ceiling` (H-06)."""
-        admitted = (entry for entry in self.entries if _spawnable(entry) and entry.availability.admits(depth, ceiling))
-        return Roster(tuple(admitted), self.refused)
+        """The part that an agent at `depth` may call where children may be at most at depth `ceiling` (H-06).
+
+        Those for people only stay in it, so that asking for one says what it is; nobody is told of them.
+        """
+        return Roster(tuple(entry for entry in self.entries if entry.availability.admits(depth, ceiling)), self.refused)
 
     def listed(self) -> tuple[ResolvedDeclaration, ...]:
         """Those that a model is told of: neither hidden nor for people only."""

@@ -9,7 +9,7 @@ from retinue.agent.definition import AgentDefinition
 from retinue.agent.journal import Batch
 from retinue.agent.ports import CallHandler, CallOutcome, Prepared
 from retinue.agent.run import Run
-from retinue.config import RuntimeContext, SubAgentContextPolicy, Verdict
+from retinue.config import RuntimeContext, SubAgentContextPolicy, Unset, Verdict
 from retinue.errors import ConfigurationError, UnknownId
 from retinue.events import SubAgentInvocationStartedEvent
 from retinue.ids import AGENT_KEY, kind_of, new_agent_key, new_sub_session
@@ -78,7 +78,7 @@ class Children:
 
     def check(self, tools: Mapping[str, CallHandler], *, skip: Sequence[str]) -> None:
         """Raise at build what the declarations of code would raise at the first spawn (D-27)."""
-        for resolved in self.roster:
+        for resolved in self.roster.spawnable:
             if resolved.declaration.source not in skip:
                 assemble(child_equipment(self.parent, tools, resolved, RuntimeContext()))
 
@@ -166,12 +166,12 @@ class SpawnTool(_RosterTool):
         )
         if isinstance(arguments, CallOutcome):
             return arguments
-        timeout = _timeout(call, arguments.timeout_seconds)
-        if isinstance(timeout, CallOutcome):
-            return timeout
         found = self._find(arguments.agent_id)
         if isinstance(found, CallOutcome):
             return found
+        timeout = _timeout(call, arguments.timeout_seconds, found)
+        if isinstance(timeout, CallOutcome):
+            return timeout
         refused = limit_refusal(run, self.children.parent.ceiling)
         if refused is not None:
             return refused
@@ -257,9 +257,6 @@ class SendTool(_RosterTool):
         )
         if isinstance(arguments, CallOutcome):
             return arguments
-        timeout = _timeout(call, arguments.timeout_seconds)
-        if isinstance(timeout, CallOutcome):
-            return timeout
         if not arguments.message.strip():
             return fault(call.name, "`message` is blank", "Write what the subagent is to do")
         row = await _addressed(run, arguments.agent_key, arguments.label)
@@ -271,13 +268,14 @@ class SendTool(_RosterTool):
         last = await run.tree.services.ledger.last_run(row.key)
         if row.key in run.tree.busy or (last is not None and not last.state.terminal):
             return _error(f"`{row.agent_key}` is still at work on its last message", "wait for its reply first")
-        return await self._go_on(run, ref, call, row, arguments.message, timeout)
+        return await self._go_on(run, ref, call, row, arguments)
 
-    async def _go_on(
-        self, run: Run, ref: CallRef, call: ToolCall, row: ThreadRow, message: str, timeout: float | None
-    ) -> Prepared | CallOutcome:
+    async def _go_on(self, run: Run, ref: CallRef, call: ToolCall, row: ThreadRow, arguments: _Send) -> Prepared | CallOutcome:
         try:
             resolved = self.children.roster.find(row.default_agent_id)
+            timeout = _timeout(call, arguments.timeout_seconds, resolved)
+            if isinstance(timeout, CallOutcome):
+                return timeout
             definition = self.children.definition(run, resolved, row.key.session)
         except (UnknownId, ConfigurationError) as error:
             return _error(error.message, error.remedy or "spawn another subagent")
@@ -286,7 +284,7 @@ class SendTool(_RosterTool):
             name=resolved.name,
             source=resolved.declaration.source,
             surface="roster",
-            text=message.strip(),
+            text=arguments.message.strip(),
             context_policy=SubAgentContextPolicy(str(row.metadata.get("contextPolicy", "isolated"))),
             timeout_seconds=timeout,
             existing=row,
@@ -311,9 +309,7 @@ class ListTool(_RosterTool):
         ledger = run.tree.services.ledger
         active: list[list[str]] = []
         finished: list[list[str]] = []
-        for row in await ledger.children(run.row.key):
-            if row.agent_key is None:
-                continue
+        for row in await _roster_children(run):
             state = await _state(ledger, row)
             entry = [f"- agent_key: {row.agent_key}", f"  agent_id: {row.default_agent_id}"]
             if row.label:
@@ -326,6 +322,14 @@ class ListTool(_RosterTool):
             lines.append(f"Finished, resumable with agent_send ({len(finished)}, newest first):")
             lines += [line for entry in finished[::-1][:FINISHED_LISTED] for line in entry]
         return CallOutcome(content="\n".join(lines))
+
+
+async def _roster_children(run: Run) -> list[ThreadRow]:
+    """The children that were spawned from any thread of this session (D-16), the oldest first."""
+    ledger, key = run.tree.services.ledger, run.row.key
+    threads = await ledger.threads(user=key.user, session=key.session, hidden=True, limit=1_000)
+    rows = [row for thread in threads for row in await ledger.children(thread.key) if row.agent_key is not None]
+    return sorted(rows, key=lambda row: row.created_at)
 
 
 async def _state(ledger: Ledger, row: ThreadRow) -> str:
@@ -344,10 +348,11 @@ def _error(message: str, remedy: str) -> CallOutcome:
     return CallOutcome(content=text, status=ResultStatus.ERROR)
 
 
-def _timeout(call: ToolCall, seconds: float | None) -> float | CallOutcome | None:
-    """The time limit (A-26): more than 600 becomes 600; 0 would be background work, which this version does not have."""
+def _timeout(call: ToolCall, seconds: float | None, resolved: ResolvedDeclaration) -> float | CallOutcome | None:
+    """The time limit (A-26): what the model gives, else what the author set; more than 600 becomes 600. 0 would be
+    background work, which this version does not have, so that left out by both it is no limit."""
     if seconds is None:
-        return None
+        return None if isinstance(resolved.declaration.timeout_seconds, Unset) else resolved.timeout_seconds
     if seconds <= 0:
         return fault(
             call.name,
@@ -383,7 +388,7 @@ async def _addressed(run: Run, agent_key: str | None, label: str | None) -> Thre
     key = agent_key.strip()
     if AGENT_KEY.fullmatch(key) is None:
         kind = kind_of(key)
-        given = f"a {kind}" if kind else "an agent id or an incomplete key"
+        given = f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}" if kind else "an agent id or an incomplete key"
         return _error(
             f"`{key[:80]}` is {given}, not an agent key", "give the complete `agent_key: agent:…` line that agent_spawn returned"
         )

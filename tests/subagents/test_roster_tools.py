@@ -1,0 +1,541 @@
+"""The roster surface: `agent_spawn`, `agent_send`, `agent_list`, their arguments, result lines and refusals."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retinue import (
+    Agent,
+    HarnessAgent,
+    Limits,
+    PermissionRules,
+    Runtime,
+    RuntimeContext,
+    SubAgent,
+    SubAgentInvocationFailedEvent,
+    ToolCallResultEvent,
+    ToolHarness,
+    tool,
+)
+from retinue.messages import UserMessage
+from retinue.models.port import ModelRequest
+from retinue.testing import RecordingModel, VirtualClock, calls, messages_of, results_of
+
+pytestmark = pytest.mark.anyio
+
+KEY = re.compile(r"^agent_key: (agent:helper:[0-9a-f]{12})$", re.MULTILINE)
+HERE = RuntimeContext(session_id="s")
+
+
+def helper(name: str = "helper", **fields: Any) -> SubAgent:
+    """A child on the roster."""
+    return SubAgent(name, f"The subagent {name}.", instructions=f"You are {name}.", **fields)
+
+
+def parent(model: RecordingModel, *children: SubAgent, **options: Any) -> Agent:
+    """An agent with these children on its roster."""
+    return Agent("parent", model=model, subagents=children or (helper(),), **options)
+
+
+def spawn(agent_id: str = "helper", **arguments: Any) -> tuple[str, dict[str, Any]]:
+    """A call of `agent_spawn`."""
+    return "agent_spawn", {"agent_id": agent_id, **arguments}
+
+
+def tools_of(request: ModelRequest) -> list[str]:
+    """The tools that a model was offered."""
+    return [spec.name for spec in request.envelope.tools]
+
+
+def last(model: RecordingModel, step: int) -> str:
+    """The last tool result that the parent was shown in its request of this step."""
+    return results_of(model.asked("parent")[step - 1])[-1]
+
+
+def sends(first: dict[str, Any], *then: Callable[[str], dict[str, Any]]) -> RecordingModel:
+    """A parent that spawns, then sends with what `then` makes of the key, then says so; children answer `n: input`."""
+
+    def answer(request: ModelRequest) -> Any:
+        messages = messages_of(request)
+        if request.agent_id != "parent":
+            spoken = [message.text for message in messages if isinstance(message, UserMessage)]
+            return f"{len(spoken)}: {spoken[-1]}"
+        if request.step == 1:
+            return calls(spawn(**first))
+        if request.step - 2 < len(then):
+            key = KEY.search(results_of(request)[0])
+            assert key
+            return calls(("agent_send", then[request.step - 2](key[1])))
+        return "ok"
+
+    return RecordingModel(answer)
+
+
+@pytest.mark.contract("A-02", "A-03", "A-17", "D-26")
+@pytest.mark.case("HPD-22", "HPD-16")
+async def test_the_roster_tools_and_the_ids_are_told_to_the_model() -> None:
+    model = RecordingModel({"parent": ["ok"]})
+    await parent(model, helper(), helper("secret", hidden=True)).run("Go.")
+    request = model.requests[0]
+    assert tools_of(request) == ["agent_spawn", "agent_send", "agent_list"]  # no task_* tools without background work
+    assert "## Subagents" in request.envelope.instructions
+    assert "- `helper`: The subagent helper." in request.envelope.instructions
+    assert "secret" not in request.envelope.instructions
+    assert "task_" not in request.envelope.instructions
+    spec = request.envelope.tools[0].parameters
+    assert list(spec["properties"]) == ["agent_id", "task", "label", "timeout_seconds"]
+    assert spec["required"] == ["agent_id"]
+    assert list(request.envelope.tools[1].parameters["properties"]) == ["agent_key", "label", "message", "timeout_seconds"]
+    assert request.envelope.tools[2].parameters["properties"] == {}
+
+
+@pytest.mark.contract("A-26", "A-25", "D-26", "H-10", "H-19")
+@pytest.mark.case("HPD-58")
+async def test_a_spawn_gives_the_documented_lines_and_asks_nobody() -> None:
+    model = RecordingModel({"parent": [calls(spawn(task="Look around.")), "ok"], "helper": ["All quiet.\nReally."]})
+    async with parent(model) as agent:
+        result = await agent.run("Go.", context=HERE)
+        child = (await agent.threads.graph("s")).runtime_children[0]
+    assert result.status == "completed"
+    lines = last(model, 2).splitlines()
+    assert KEY.match(lines[0])
+    assert lines[1:] == ["agent_id: helper", f"session_id: {child.session_id}", "status: ok", "reply:", "All quiet.", "Really."]
+    assert re.fullmatch(r"sub-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", child.session_id)
+    assert child.thread_id == "main"
+    told = messages_of(model.asked("helper")[0])
+    assert [getattr(message, "text", None) for message in told] == ["Look around."]
+    assert child.metadata["contextPolicy"] == "isolated"
+    assert child.metadata["subAgentName"] == "helper"
+
+
+@pytest.mark.contract("A-13", "A-23", "D-03")
+@pytest.mark.case("HPD-10")
+async def test_a_child_is_told_that_it_is_a_subagent_and_a_leaf_has_no_way_to_delegate() -> None:
+    class Own(ToolHarness):
+        @tool
+        async def look(self) -> str:
+            """Look."""
+            return "seen"
+
+    declared = [helper(), helper("boss", leaf=False), helper("tool_child", surface="both")]
+    model = RecordingModel(
+        {
+            "parent": [calls(spawn(task="x"), spawn("boss", task="x")), "ok"],
+            "*": ["Done."],
+        }
+    )
+    await parent(model, *declared, tool_harnesses=[Own], permissions=PermissionRules(allow=["*"])).run("Go.")
+    leaf, boss = model.asked("helper")[0], model.asked("boss")[0]
+    assert tools_of(leaf) == ["look"]  # none of the delegation tools of either surface, inherited ones included
+    assert "## Subagent context" in leaf.envelope.instructions
+    assert "cannot start subagents" in leaf.envelope.instructions
+    assert leaf.envelope.instructions.startswith("You are helper.")
+    assert "## Subagents\n" not in leaf.envelope.instructions
+    assert tools_of(boss) == ["look", "agent_spawn", "agent_send", "agent_list"]
+    assert "## Subagent context" in boss.envelope.instructions
+    assert "cannot start subagents" not in boss.envelope.instructions
+
+
+@pytest.mark.contract("A-13", "A-24", "A-04")
+async def test_a_factorys_child_is_told_so_too() -> None:
+    model = RecordingModel({"parent": [calls(spawn("made", task="x")), "ok"], "made": ["Done."]})
+    made = SubAgent.from_factory("made", lambda context: Agent("inner", instructions=f"For {context.user_id}."), "  ")
+    assert made.description == "made"
+    agent = parent(model, made)
+    await agent.run("Go.", context=RuntimeContext(user_id="alice"))
+    told = model.asked("made")[0].envelope.instructions
+    assert told.startswith("For alice.")
+    assert "## Subagent context" in told
+
+
+@pytest.mark.contract("A-04")
+@pytest.mark.parametrize(
+    ("factory", "told"),
+    [
+        (lambda _context: 1 / 0, ["`made`", "ZeroDivisionError", "another subagent"]),
+        (lambda _context: "agent", ["`made`", "returned str", "return an `Agent`"]),
+        (lambda _context: Agent("inner", model="opnai:x"), ["`opnai:x`", "openai:x"]),
+    ],
+)
+async def test_a_factory_that_fails_is_told_to_the_model_and_ends_nothing(factory: Any, told: list[str]) -> None:
+    model = RecordingModel({"parent": [calls(spawn("made", task="x")), "I go on."]})
+    async with parent(model, SubAgent.from_factory("made", factory)) as agent:
+        result = await agent.run("Go.", context=HERE)
+        assert (await agent.threads.graph("s")).runtime_children == []
+    assert result.text == "I go on."
+    for text in told:
+        assert text.lower() in last(model, 2).lower()
+
+
+@pytest.mark.contract("A-26")
+async def test_without_a_task_a_child_is_only_created_and_can_be_sent_to() -> None:
+    model = sends({}, lambda key: {"agent_key": key, "message": "Now work."})
+    async with parent(model) as agent:
+        await agent.run("Go.", context=HERE)
+        children = (await agent.threads.graph("s")).runtime_children
+        kinds = [event.TYPE for event in await children[0].events()]
+    assert last(model, 2).splitlines()[-1] == "status: accepted"
+    assert "reply:\n1: Now work." in last(model, 3)
+    assert len(children) == 1
+    assert kinds[:3] == ["THREAD_CREATED", "RUN_STARTED", "MESSAGE"]
+
+
+@pytest.mark.contract("A-27", "H-18")
+@pytest.mark.case("HPD-58", "AS-78")
+async def test_a_child_is_continued_by_its_key_or_its_label_and_remembers() -> None:
+    model = sends(
+        {"task": "First.", "label": "Scout"},
+        lambda key: {"agent_key": key, "message": "Second."},
+        lambda _key: {"label": "scout", "message": "Third."},
+    )
+    async with parent(model) as agent:
+        await agent.run("Go.", context=HERE)
+        children = (await agent.threads.graph("s")).runtime_children
+    key = KEY.search(last(model, 2))
+    assert key
+    assert last(model, 3) == f"agent_key: {key[1]}\nstatus: ok\nreply:\n2: Second."
+    assert last(model, 4).endswith("3: Third.")
+    assert len(children) == 1
+
+
+@pytest.mark.contract("A-27")
+@pytest.mark.case("HPD-59")
+async def test_a_child_is_continued_in_a_later_run_of_another_process(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/l.db"
+    model = sends({"task": "First."})
+    async with parent(model, ledger=url) as agent:
+        await agent.run("Go.", context=HERE)
+    key = KEY.search(last(model, 2))
+    assert key
+    again = RecordingModel(
+        lambda request: (
+            "2nd"
+            if request.agent_id == "helper"
+            else calls(("agent_send", {"agent_key": key[1], "message": "Second."}))
+            if request.step == 1
+            else "ok"
+        )
+    )
+    async with parent(again, ledger=url) as agent:
+        await agent.run("And again.", context=HERE)
+    told = [message.text for message in messages_of(again.asked("helper")[0]) if isinstance(message, UserMessage)]
+    assert told == ["First.", "Second."]
+
+
+@pytest.mark.contract("A-27")
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"message": "x"}, ["exactly one", "neither"]),
+        ({"message": "x", "agent_key": "{key}", "label": "a"}, ["exactly one", "both"]),
+        ({"message": "x", "agent_key": "helper"}, ["`helper`", "agent id or an incomplete key", "agent_key: agent:"]),
+        ({"message": "x", "agent_key": "{session}"}, ["session or thread id of a subagent"]),
+        ({"message": "x", "agent_key": "inv_01890a5d000070008000000000000000"}, ["an invocation id"]),
+        ({"message": "x", "agent_key": "{key}0"}, ["incomplete key"]),
+        ({"message": "x", "agent_key": "agent:helper:0123456789ab"}, ["no subagent `agent:helper:0123456789ab`"]),
+        ({"message": "x", "label": "nobody"}, ["no subagent with label `nobody`"]),
+        ({"message": " ", "agent_key": "{key}"}, ["`message` is blank"]),
+        ({"agent_key": "{key}"}, ["missing", "`message`"]),
+        ({"message": "x", "agent_key": "{key}", "timeout_seconds": 0}, ["`timeout_seconds` was 0", "background"]),
+        ({"message": "x", "key": "{key}"}, ["no argument `key`", "`agent_key`"]),
+    ],
+)
+async def test_a_send_that_does_not_fit_says_what_was_given(arguments: dict[str, Any], told: list[str]) -> None:
+    def answer(request: ModelRequest) -> Any:
+        if request.agent_id != "parent":
+            return "Done."
+        if request.step == 1:
+            return calls(spawn(task="x"))
+        if request.step == 2:
+            key = KEY.search(results_of(request)[0])
+            session = re.search(r"session_id: (\S+)", results_of(request)[0])
+            assert key
+            assert session
+            filled = {
+                name: value.replace("{key}", key[1]).replace("{session}", session[1]) if isinstance(value, str) else value
+                for name, value in arguments.items()
+            }
+            return calls(("agent_send", filled))
+        return "ok"
+
+    model = RecordingModel(answer)
+    result = await parent(model).run("Go.")
+    assert result.status == "completed"
+    for text in told:
+        assert text in last(model, 3)
+    assert len(model.asked("helper")) == 1
+
+
+@pytest.mark.contract("A-26", "A-27", "D-08")
+@pytest.mark.case("HPD-55", "HPD-56", "HPD-61", "HPD-62", "B098")
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"agent_id": "nobody", "task": "x"}, ["no subagent `nobody`", "`helper`", "`general`"]),
+        ({"agent_id": "helpr", "task": "x"}, ["did you mean `helper`"]),
+        ({"agent_id": "people", "task": "x"}, ["`people`", "primary"]),
+        (
+            {"agent_id": "helper", "task": "x", "timeout_seconds": 0},
+            ["`timeout_seconds` was 0", "not available here", "1 to 600"],
+        ),
+        ({"agent_id": "helper", "task": "x", "timeout_seconds": -1}, ["`timeout_seconds` was -1"]),
+        ({"agent_id": "helper", "task": "x", "timeout_seconds": "soon"}, ["`timeout_seconds`", '"soon"']),
+        ({"task": "x"}, ["missing", "`agent_id`"]),
+        ({"agent_id": "helper", "prompt": "x"}, ["no argument `prompt`", "`task`"]),
+        ("{", ["JSON"]),
+    ],
+)
+async def test_a_spawn_that_does_not_fit_makes_no_child_and_says_why(arguments: Any, told: list[str]) -> None:
+    model = RecordingModel({"parent": [calls(("agent_spawn", arguments)), "ok"]})
+    async with parent(model, helper(), helper("general"), helper("people", mode="primary")) as agent:
+        result = await agent.run("Go.", context=HERE)
+        assert (await agent.threads.graph("s")).runtime_children == []
+    assert result.status == "completed"
+    for text in told:
+        assert text in last(model, 2)
+
+
+@pytest.mark.contract("D-25", "A-26")
+@pytest.mark.case("B091")
+@pytest.mark.parametrize("agent_id", ["code-reviewer", "code_reviewer", "Code Reviewer", "code-reviewer "])
+async def test_an_id_is_found_in_the_spellings_that_models_use(agent_id: str) -> None:
+    model = RecordingModel({"parent": [calls(spawn(agent_id, task="x")), "ok"], "code-reviewer": ["Done."]})
+    await parent(model, helper("code-reviewer")).run("Go.")
+    assert "reply:\nDone." in last(model, 2)
+
+
+@pytest.mark.contract("A-28")
+async def test_the_list_shows_idle_children_and_then_at_most_ten_finished_ones() -> None:
+    def answer(request: ModelRequest) -> Any:
+        if request.agent_id != "parent":
+            return "Done."
+        if request.step == 1:
+            return calls(*(spawn(task="x") for _ in range(12)), spawn(label="Idle one"))
+        return calls(("agent_list", {})) if request.step == 2 else "ok"
+
+    model = RecordingModel(answer)
+    await parent(model).run("Go.")
+    text = last(model, 3)
+    active, finished = text.split("Finished, resumable")
+    assert active.startswith("Active subagents (1):\n- agent_key: agent:helper:")
+    assert "  label: Idle one\n  status: idle\n  depth: 1" in active
+    assert finished.count("- agent_key:") == 10
+    assert finished.count("status: completed") == 10
+    assert "(12, newest first)" in finished
+
+
+@pytest.mark.contract("A-28")
+async def test_the_list_of_an_agent_without_children_says_so() -> None:
+    model = RecordingModel({"parent": [calls(("agent_list", {})), "ok"]})
+    await parent(model).run("Go.")
+    assert last(model, 2) == "No active subagents."
+
+
+@pytest.mark.contract("A-28", "D-16")
+async def test_the_list_shows_children_of_the_session_not_of_other_threads_of_the_process() -> None:
+    def answer(request: ModelRequest) -> Any:
+        if request.agent_id != "parent":
+            return "Done."
+        text = next(message.text for message in messages_of(request) if isinstance(message, UserMessage))
+        if request.step == 1:
+            return calls(spawn(task="x", label="one")) if text == "spawn" else calls(("agent_list", {}))
+        return "ok"
+
+    model = RecordingModel(answer)
+    async with parent(model) as agent:
+        await agent.run("spawn", context=RuntimeContext(session_id="a"))
+        await agent.run("list", context=RuntimeContext(session_id="b"))
+        await agent.run("list", context=RuntimeContext(session_id="a", thread_id="second"))
+    elsewhere, same_session = (
+        results_of(request)[-1] for request in model.asked("parent") if "agent_list" in str(request.history)
+    )
+    assert elsewhere == "No active subagents."
+    assert "label: one" in same_session
+
+
+@pytest.mark.contract("A-27")
+async def test_a_label_is_taken_once() -> None:
+    model = RecordingModel(
+        {"parent": [calls(spawn(task="x", label="Scout"), spawn(task="x", label="scout ")), "ok"], "helper": ["Done."]}
+    )
+    await parent(model).run("Go.")
+    first, second = results_of(model.asked("parent")[1])
+    assert "reply:\nDone." in first
+    assert "label `scout` is already in use" in second
+    assert len(model.asked("helper")) == 1
+
+
+@pytest.mark.contract("D-08", "A-26")
+@pytest.mark.case("HPD-66", "B040")
+async def test_at_its_time_limit_a_child_is_stopped_and_its_partial_text_comes_back() -> None:
+    clock = VirtualClock(auto=True)
+    model = RecordingModel(
+        {
+            "parent": [calls(spawn(task="x", timeout_seconds=5)), "I go on."],
+            "helper": [{"text": "I have found this and that.", "chunk": 6, "chunk_delay": 2}],
+        },
+        clock=clock,
+    )
+    async with Runtime(clock=clock) as runtime:
+        agent = parent(model, runtime=runtime)
+        result = await agent.run("Go.", context=HERE)
+        events = await (await agent.threads.graph("s")).threads[0].events()
+    assert clock.monotonic() == 5
+    text = last(model, 2)
+    assert "status: timeout\nerror: the time limit of 5 s was reached" in text
+    assert text.strip().endswith("partial_reply:\nI have found this")
+    failed = next(event for event in events if isinstance(event, SubAgentInvocationFailedEvent))
+    told = next(event for event in events if isinstance(event, ToolCallResultEvent))
+    assert failed.error_type == "timeout"
+    assert told.metadata["subAgentStatus"] == "failed"
+    assert result.text == "I go on."
+    assert len(model.asked("helper")) == 1  # nothing is restarted
+
+
+@pytest.mark.contract("A-26", "A-27")
+async def test_an_authors_time_limit_holds_where_the_model_gives_none() -> None:
+    clock = VirtualClock(auto=True)
+    model = RecordingModel({"parent": [calls(spawn(task="x")), "ok"], "helper": [{"text": "late", "delay": 3_000}]}, clock=clock)
+    async with Runtime(clock=clock) as runtime:
+        await parent(model, helper(timeout_seconds=7), runtime=runtime).run("Go.")
+    assert clock.monotonic() == 7
+    assert "time limit of 7 s" in last(model, 2)
+
+
+@pytest.mark.contract("A-26")
+@pytest.mark.case("HPD-64")
+async def test_a_time_limit_of_more_than_600_seconds_becomes_600() -> None:
+    clock = VirtualClock(auto=True)
+    model = RecordingModel(
+        {"parent": [calls(spawn(task="x", timeout_seconds=99_999)), "ok"], "helper": [{"text": "late", "delay": 3_000}]},
+        clock=clock,
+    )
+    async with Runtime(clock=clock) as runtime:
+        await parent(model, runtime=runtime).run("Go.")
+    assert clock.monotonic() == 600
+    assert "time limit of 600 s" in last(model, 2)
+
+
+@pytest.mark.contract("A-24", "D-03", "D-30", "D-11")
+async def test_children_exist_at_depths_1_to_3_along_the_real_chain_and_factories_count() -> None:
+    def answer(request: ModelRequest) -> Any:
+        if request.step > 1 or "agent_spawn" not in tools_of(request):
+            return f"{request.agent_id} at {request.depth}: {'/'.join(results_of(request))}"
+        return calls(spawn("boss" if request.agent_id != "boss" else "made", task="go"))
+
+    def make(_context: RuntimeContext) -> Agent:
+        return Agent("made", leaf=False, subagents=[helper("boss", leaf=False)])
+
+    model = RecordingModel(answer)
+    made = SubAgent.from_factory("made", make)
+    agent = parent(model, helper("boss", leaf=False), made)
+    await agent.run("Go.")
+    depths = [
+        (request.agent_id, request.depth, "agent_spawn" in tools_of(request)) for request in model.requests if request.step == 1
+    ]
+    assert depths == [("parent", 0, True), ("boss", 1, True), ("made", 2, True), ("boss", 3, False)]
+    deepest = next(request for request in model.requests if request.depth == 3)
+    assert "## Subagents\n" not in deepest.envelope.instructions
+
+
+@pytest.mark.contract("D-03", "H-06", "A-24")
+@pytest.mark.case("AS-28", "AS-30", "B058", "B079")
+async def test_a_forged_call_of_a_hidden_tool_is_refused_without_a_child() -> None:
+    model = RecordingModel(
+        {"parent": [calls(spawn(task="x")), "ok"], "helper": [calls(spawn(task="y"), ("agent_list", {})), "ok"]}
+    )
+    async with parent(model) as agent:
+        await agent.run("Go.", context=HERE)
+        children = (await agent.threads.graph("s")).runtime_children
+    assert len(children) == 1
+    assert [text.split(".")[0] for text in results_of(model.asked("helper")[1])] == [
+        "There is no tool `agent_spawn`",
+        "There is no tool `agent_list`",
+    ]
+
+
+@pytest.mark.contract("D-30")
+@pytest.mark.case("B021", "B057", "B047")
+async def test_a_tree_has_a_limit_of_children_and_the_refusal_names_the_setting() -> None:
+    model = RecordingModel({"parent": [calls(*(spawn(task="x") for _ in range(5))), "ok"], "helper": ["Done."]})
+    async with parent(model, limits=Limits(max_tree_children=3)) as agent:
+        await agent.run("Go.", context=HERE)
+        assert len((await agent.threads.graph("s")).runtime_children) == 3
+    results = results_of(model.asked("parent")[1])
+    assert ["reply:" in text for text in results] == [True, True, True, False, False]
+    assert "`Limits(max_tree_children=…)` is 3" in results[-1]
+
+
+@pytest.mark.contract("D-30")
+async def test_more_than_so_many_children_at_once_queue() -> None:
+    at_work = most = 0
+
+    async def answer(request: ModelRequest) -> Any:
+        nonlocal at_work, most
+        if request.agent_id == "parent":
+            return "ok" if request.step > 1 else calls(*(spawn(task="x") for _ in range(7)))
+        at_work += 1
+        most = max(most, at_work)
+        await clock.sleep(1)
+        at_work -= 1
+        return "Done."
+
+    clock = VirtualClock(auto=True)
+    model = RecordingModel(answer)
+    async with Runtime(clock=clock, limits=Limits(max_children=2)) as runtime:
+        await parent(model, runtime=runtime).run("Go.")
+    assert most == 2
+    assert clock.monotonic() == 4
+    assert len(model.asked("helper")) == 7
+
+
+@pytest.mark.contract("A-25", "D-12")
+@pytest.mark.case("B004", "AS-41", "HPD-25")
+async def test_the_context_of_the_parent_reaches_a_child_and_nothing_leaks_back() -> None:
+    seen: list[tuple[str, str, object, bool]] = []
+    attributes: dict[str, object] = {"db": object(), "n": [1]}
+
+    from retinue import ToolContext
+
+    async def look(context: ToolContext) -> str:
+        """Look."""
+        seen.append((context.user_id, context.session_id, context.get("db"), context.get("db") is attributes["db"]))
+        return "seen"
+
+    model = RecordingModel(
+        {"parent": [calls(("look", {}), spawn(task="x")), "ok"], "helper": [calls(("look", {})), "Done."]},
+    )
+    agent = parent(model, tools=[look])
+    context = RuntimeContext(user_id="alice", session_id="s", attributes=attributes)
+    await agent.run("Go.", context=context)
+    assert [(user, same) for user, _session, _db, same in seen] == [("alice", True), ("alice", True)]
+    assert seen[0][1] == "s"
+    assert seen[1][1].startswith("sub-")
+    assert list(attributes) == ["db", "n"]
+
+
+@pytest.mark.contract("A-01")
+@pytest.mark.case("HPD-43")
+async def test_an_agent_with_subagents_switched_off_or_a_leaf_has_none_of_the_tools(tmp_path: Path) -> None:
+    for options in ({"disable_subagents": True}, {"leaf": True}):
+        model = RecordingModel({"parent": ["ok"]})
+        declared = [helper(), helper("as_tool", surface="tool")]
+        async with HarnessAgent("parent", model=model, workspace=tmp_path, subagents=declared, **options) as agent:  # type: ignore[arg-type]
+            await agent.run("Go.")
+        names = tools_of(model.requests[0])
+        assert not {"agent_spawn", "agent_send", "agent_list", "as_tool"} & set(names)
+        assert "read_file" in names
+        assert "## Subagents" not in model.requests[0].envelope.instructions
+
+
+@pytest.mark.contract("D-13", "A-04", "A-07")
+async def test_general_purpose_exists_by_default_and_can_be_switched_off(tmp_path: Path) -> None:
+    for wanted in (True, False):
+        model = RecordingModel({"parent": ["ok"]})
+        async with HarnessAgent("parent", model=model, workspace=tmp_path, general_purpose=wanted) as agent:
+            await agent.run("Go.")
+        assert ("general-purpose" in model.requests[0].envelope.instructions) is wanted
+        assert ("agent_spawn" in tools_of(model.requests[0])) is wanted
