@@ -1,0 +1,292 @@
+"""`retinue` as a person and a script use it: real processes against a strict provider on this machine."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retinue.models.script import parse_script
+from retinue.testing import StrictProvider
+
+pytestmark = pytest.mark.anyio
+
+
+def script(provider: StrictProvider, **turns: Any) -> None:
+    """What the provider says, by agent."""
+    provider.script = parse_script({"agents": turns})
+
+
+def spawn(agent: str, task: str = "look") -> dict[str, Any]:
+    return {"name": "agent_spawn", "arguments": {"agent_id": agent, "task": task}}
+
+
+def write_agent(workspace: Path, name: str = "reader") -> None:
+    (workspace / "subagents").mkdir(exist_ok=True)
+    text = "---\ndescription: Reads files\nworkspace:\n  mode: shared\n---\nYou read files.\n"
+    (workspace / "subagents" / f"{name}.md").write_text(text)
+
+
+def lines_of(out: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in out.splitlines()]
+
+
+async def test_the_answer_goes_to_stdout_and_all_else_to_stderr(command_line: Any, provider: StrictProvider) -> None:
+    script(provider, assistant=["The answer.\x1b[2J"])
+    ended = await command_line("run", "What?", *command_line.model)
+    assert (ended.code, ended.out) == (0, "The answer.\N{REPLACEMENT CHARACTER}[2J\n")
+    assert "assistant: started" in ended.err
+    assert "Go on with: retinue run --session ses_" in ended.err
+    quiet = await command_line("run", "-", "--quiet", *command_line.model, typed="What again?")
+    assert (quiet.code, quiet.out, quiet.err) == (0, "The answer.\N{REPLACEMENT CHARACTER}[2J\n", "")
+    assert provider.requests[-1].messages[-1]["content"] == "What again?"
+
+
+async def test_a_session_is_continued(command_line: Any, provider: StrictProvider) -> None:
+    await command_line("run", "First.", "--session", "s1", *command_line.model)
+    await command_line("run", "Second.", "--session", "s1", *command_line.model)
+    said = [message["content"] for message in provider.requests[-1].messages if message["role"] == "user"]
+    assert said == ["First.", "Second."]
+    listed = await command_line("threads", "list", "--json")
+    (thread,) = json.loads(listed.out)
+    assert (thread["session"], thread["thread"], thread["state"]) == ("s1", "main", "completed")
+    shown = await command_line("threads", "show", "s1")
+    assert "First." in shown.out
+    assert "Second." in shown.out
+
+
+async def test_json_lines_are_the_records_of_the_whole_tree(command_line: Any, provider: StrictProvider) -> None:
+    write_agent(command_line.workspace)
+    script(provider, assistant=[{"calls": [spawn("reader")]}, "Done."], reader=["Read."])
+    ended = await command_line("run", "Go.", "--json", "--trust", *command_line.model)
+    lines = lines_of(ended.out)
+    assert ended.code == 0
+    assert lines[-1]["type"] == "RUN_FINISHED"
+    assert (lines[-1]["result"]["status"], lines[-1]["result"]["text"]) == ("completed", "Done.")
+    assert all({"type", "session", "thread", "seq", "run", "at", "path", "live", "body"} <= line.keys() for line in lines)
+    started = next(line for line in lines if line["type"] == "SUBAGENT_INVOCATION_STARTED")
+    inside = [line for line in lines if line["invocations"] == [started["body"]["invocationId"]]]
+    assert {tuple(line["path"]) for line in inside} == {("assistant", "reader")}
+    stored = [line for line in lines if not line["live"]]
+    shown = json.loads((await command_line("threads", "show", stored[0]["session"], "--json")).out)
+    keys = ("type", "session", "thread", "seq", "generation", "run", "attempt", "at", "body")
+    root = [{key: line[key] for key in keys} for line in stored if line["path"] == ["assistant"]]
+    assert sorted(root, key=lambda line: line["seq"]) == [{key: line[key] for key in keys} for line in shown]
+    tree = json.loads((await command_line("threads", "tree", "--json")).out)
+    assert [(node["agent"], node["state"]) for node in tree["nodes"]] == [("assistant", "completed"), ("reader", "completed")]
+
+
+@pytest.mark.contract("D-23")
+async def test_agent_files_are_used_only_after_a_yes(command_line: Any, provider: StrictProvider) -> None:
+    write_agent(command_line.workspace)
+    refused = await command_line("run", "Go.", *command_line.model)
+    assert refused.code == 2
+    assert "reader.md" in refused.err
+    assert "--trust" in refused.err
+    assert provider.requests == []
+    async with command_line.terminal("run", "Go.", *command_line.model) as terminal:
+        await terminal.until("[y/N]")
+        terminal.type("y\n")
+        assert await terminal.ended() == 0
+    assert (await command_line("run", "Again.", *command_line.model)).code == 0
+
+
+@pytest.mark.contract("D-28")
+async def test_a_permission_that_nobody_gives_lets_the_run_wait(command_line: Any, provider: StrictProvider) -> None:
+    call = {"name": "write_file", "arguments": {"path": "a.txt", "content": "x"}}
+    script(provider, assistant=[{"calls": [call]}, "Written."])
+    ended = await command_line("run", "Write.", *command_line.model)
+    assert ended.code == 3
+    assert "asks for write_file" in ended.err
+    assert "retinue resume run_" in ended.err
+    busy = await command_line("run", "More.", "--session", session_in(ended.err), *command_line.model)
+    assert busy.code == 3
+    async with command_line.terminal("resume") as terminal:
+        question = await terminal.until("[a] yes, for this session: ")
+        assert "write_file a.txt" in question
+        terminal.type("maybe\n")
+        await terminal.until("please type y, n or a")
+        terminal.type("y\n")
+        assert await terminal.ended() == 0
+    assert (command_line.workspace / "a.txt").read_text() == "x"
+
+
+def session_in(text: str) -> str:
+    return text.partition("(session ")[2].partition(")")[0]
+
+
+async def test_permissions_are_asked_one_after_the_other(command_line: Any, provider: StrictProvider) -> None:
+    calls = [{"name": "write_file", "arguments": {"path": f"{name}.txt", "content": name}} for name in "abc"]
+    script(provider, assistant=[{"calls": calls[:2]}, {"calls": [calls[2]]}, "Written."])
+    async with command_line.terminal("run", "Write.", *command_line.model) as terminal:
+        for name, answer in (("a", "n"), ("b", "a")):
+            assert f"write_file {name}.txt" in await terminal.until("this session: ")
+            terminal.type(f"{answer}\n")
+        await terminal.until("Written.")
+        assert await terminal.ended() == 0
+    assert sorted(path.name for path in command_line.workspace.glob("*.txt")) == ["b.txt", "c.txt"]
+
+
+async def test_end_of_input_leaves_the_question_open(command_line: Any, provider: StrictProvider) -> None:
+    call = {"name": "write_file", "arguments": {"path": "a.txt", "content": "x"}}
+    script(provider, assistant=[{"calls": [call]}, "Written."])
+    async with command_line.terminal("run", "Write.", *command_line.model) as terminal:
+        await terminal.until("this session: ")
+        terminal.type("\x04")
+        assert await terminal.ended() == 3
+
+
+async def test_rules_answer_in_advance(command_line: Any, provider: StrictProvider) -> None:
+    calls = [{"name": "write_file", "arguments": {"path": path, "content": "x"}} for path in ("ok/a.txt", "no/a.txt")]
+    script(provider, assistant=[{"calls": calls}, "Done."])
+    rules = ("--allow", "write_file(ok/*)", "--deny", "write_file(no/*)")
+    assert (await command_line("run", "Write.", *rules, *command_line.model)).code == 0
+    assert (command_line.workspace / "ok" / "a.txt").exists()
+    assert not (command_line.workspace / "no").exists()
+
+
+@pytest.mark.crash
+async def test_ctrl_c_stops_the_whole_tree_and_keeps_it(command_line: Any, provider: StrictProvider) -> None:
+    write_agent(command_line.workspace)
+    script(provider, assistant=[{"text": "I ask the reader.", "calls": [spawn("reader")]}, "Done."], reader=["Read."])
+    gate = provider.hold(agent="reader")
+    async with command_line.started("run", "Go.", "--trust", "--session", "s1", *command_line.model) as running:
+        await gate.arrived.wait()
+        running.signal(signal.SIGINT)
+        ended = await running.ended()
+    assert (ended.code, ended.out) == (130, "")
+    assert "Stopping the whole tree" in ended.err
+    assert "Kept: session s1, thread main" in ended.err
+    assert "retinue run --session s1" in ended.err
+    tree = json.loads((await command_line("threads", "tree", "--json")).out)
+    assert [node["state"] for node in tree["nodes"]] == ["cancelled", "cancelled"]
+    count = len(provider.requests)
+    assert (await command_line("run", "Go on.", "--session", "s1", *command_line.model)).code == 0
+    assert len(provider.requests) > count
+
+
+@pytest.mark.crash
+async def test_a_second_signal_leaves_at_once_and_the_run_can_be_resumed(command_line: Any, provider: StrictProvider) -> None:
+    gate = provider.hold()
+    async with command_line.started("run", "Go.", "--session", "s1", *command_line.model) as running:
+        await gate.arrived.wait()
+        running.signal(signal.SIGSTOP)  # so that both are seen before anything can be done about the first
+        running.signal(signal.SIGINT)
+        running.signal(signal.SIGTERM)
+        running.signal(signal.SIGCONT)
+        ended = await running.ended()
+    assert ended.code == 130
+    assert "Left at once" in ended.err
+    resumed = await command_line("resume", "s1")
+    assert (resumed.code, resumed.out) == (0, "ok\n")
+
+
+@pytest.mark.crash
+async def test_a_killed_run_is_resumed_and_asks_nothing_twice(command_line: Any, provider: StrictProvider) -> None:
+    write_agent(command_line.workspace)
+    script(provider, assistant=[{"calls": [spawn("reader")]}, "Done."], reader=["Read."])
+    gate = provider.hold(agent="assistant", step=2)
+    async with command_line.started("run", "Go.", "--trust", *command_line.model) as running:
+        await gate.arrived.wait()
+        alive = await command_line("resume")
+        assert (alive.code, alive.err) == (0, "nothing to resume: no run is interrupted or waiting\n")
+        running.signal(signal.SIGKILL)
+        await running.ended()
+    ended = await command_line("resume", "--json")
+    assert ended.code == 0
+    assert lines_of(ended.out)[-1]["result"]["text"] == "Done."
+    assert [(request.agent, request.step) for request in provider.requests] == [
+        ("assistant", 1),
+        ("reader", 1),
+        ("assistant", 2),
+        ("assistant", 2),
+    ]
+    again = await command_line("resume", lines_of(ended.out)[-1]["run"])
+    assert again.code == 2
+    assert "has ended" in again.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("run", "Go."), 2, "no model is named"),
+        (("run", "Go.", "--model", "nobody:x"), 2, "`nobody:x` is not known"),
+        (("run", "Go.", "--model", "http://127.0.0.1:9/v1#x"), 5, "127.0.0.1:9"),
+        (("run", " ", "--model", "openai:x"), 2, "the task is empty"),
+        (("run", "Go.", "--model", "openai:x", "--allow", "x("), 2, "permission rule"),
+        (("run", "Go.", "--model", "openai:x", "--workspace", "missing"), 2, "missing"),
+        (("run", "Go.", "--model", "openai:x", "--session", "a/b"), 2, "`a/b` is not valid"),
+        (("run", "--frobnicate"), 2, "No such option"),
+        (("resume", "run_nothing"), 2, "no ledger"),
+        (("threads", "list"), 2, "no ledger"),
+    ],
+)
+async def test_faults_are_told_in_words(command_line: Any, arguments: tuple[str, ...], code: int, said: str) -> None:
+    ended = await command_line(*arguments, env={"OPENAI_API_KEY": "k"})
+    assert ended.code == code, ended.err
+    assert said in ended.err
+    assert "Traceback" not in ended.err
+
+
+async def test_a_limit_has_its_own_code(command_line: Any, provider: StrictProvider) -> None:
+    provider.script = parse_script({"fallback": {"calls": [{"name": "list_files"}]}})
+    ended = await command_line("run", "Go.", "--max-iters", "2", *command_line.model)
+    assert ended.code == 4, ended.err
+    assert "limit:max_iters" in ended.err
+
+
+async def test_the_model_can_be_named_once(command_line: Any, provider: StrictProvider) -> None:
+    url = f"{provider.url}#fake"
+    assert (await command_line("run", "Go.", env={"RETINUE_MODEL": url})).code == 0
+    (command_line.workspace / ".retinue" / "config.toml").write_text(f'model = "{url}"\n')
+    assert (await command_line("run", "Go.")).code == 0
+    (command_line.workspace / ".retinue" / "config.toml").write_text("model = \n")
+    broken = await command_line("run", "Go.")
+    assert broken.code == 2
+    assert "config.toml" in broken.err
+
+
+async def test_agents_of_a_folder(command_line: Any) -> None:
+    write_agent(command_line.workspace)
+    listed = await command_line("agents", "list", "--json")
+    assert [agent["agentId"] for agent in json.loads(listed.out)["agents"]] == ["general-purpose", "reader"]
+    (command_line.workspace / "subagents" / "bad.md").write_text("---\ndescription: [\n---\n")
+    bad = await command_line("agents", "list")
+    assert bad.code == 1
+    assert "reader" in bad.out
+    assert "bad.md" in bad.err
+
+
+async def test_a_reader_that_goes_away_does_not_end_the_run(command_line: Any, provider: StrictProvider) -> None:
+    gate = provider.hold()
+    reader, writer = os.pipe()
+    arguments = ("run", "Go.", "--json", "--session", "s1", *command_line.model)
+    async with command_line.started(*arguments, stdout=writer) as running:
+        os.close(writer)
+        await gate.arrived.wait()
+        os.close(reader)
+        gate.release()
+        assert (await running.ended()).code == 0
+    (thread,) = json.loads((await command_line("threads", "list", "--json")).out)
+    assert thread["state"] == "completed"
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys\nsys.argv = ['retinue', '--help']\nfrom retinue.cli import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "heavy = {'aiohttp', 'pydantic', 'rich', 'yaml', 'msgspec', 'sqlite3', 'asyncio'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ})
+    assert done.returncode == 0, done.stderr
+
+
+async def test_version(command_line: Any) -> None:
+    from importlib.metadata import version
+
+    assert (await command_line("--version")).out == f"retinue {version('retinue')}\n"
