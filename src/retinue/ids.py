@@ -5,6 +5,7 @@ and ids sort by time. Ids that people choose (agents, sessions, threads, tools) 
 """
 
 import os
+import random
 import re
 import time
 from typing import Final, Literal
@@ -47,12 +48,15 @@ _SCOPE_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _TOOL_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
 
+_random: Final = random.Random()  # seeded by the system; ids name things, they guard nothing
+os.register_at_fork(after_in_child=_random.seed)
+_FIXED: Final = (0x7 << 76) | (0x2 << 62)
+_FREE: Final = ((1 << 80) - 1) & ~(0xF << 76) & ~(0x3 << 62)
+
+
 def uuid7_hex() -> str:
     """A UUIDv7 (RFC 9562) as 32 hex digits: 48 bits of milliseconds, then random bits."""
-    value = int.from_bytes(os.urandom(10), "big") | ((time.time_ns() // 1_000_000) << 80)
-    value = (value & ~(0xF << 76)) | (0x7 << 76)
-    value = (value & ~(0x3 << 62)) | (0x2 << 62)
-    return f"{value:032x}"
+    return f"{((time.time_ns() // 1_000_000) << 80) | (_random.getrandbits(80) & _FREE) | _FIXED:032x}"
 
 
 def new_id(kind: IdKind) -> str:

@@ -102,6 +102,7 @@ class FunctionTool:
     ) -> None:
         self._declaration = declaration
         self._function = function or declaration.function
+        self._blocking = not inspect.iscoroutinefunction(self._function)
         self.reference = reference
         self._limit_verdict = limit_verdict
 
@@ -135,7 +136,7 @@ class FunctionTool:
     @property
     def blocking(self) -> bool:
         """See `Tool`: true for a function that is not async."""
-        return not inspect.iscoroutinefunction(self._function)
+        return self._blocking
 
     def always(self, arguments: Mapping[str, Any]) -> Verdict:
         """See `Tool`."""
@@ -148,7 +149,7 @@ class FunctionTool:
             ConfigurationError: the function is not async and the context has no `threads`.
         """
         threads = context.threads
-        if self.blocking and threads is None:
+        if self._blocking and threads is None:
             raise ConfigurationError(
                 f"tool `{self.name}` is not async, and its context has no `threads`",
                 code="no_tool_threads",
@@ -170,7 +171,7 @@ class FunctionTool:
             return ToolOutput(content=text, status=ResultStatus.ERROR)
 
     async def _call(self, values: dict[str, Any], context: ToolContext, threads: ToolThreads | None) -> object:
-        if threads is None or not self.blocking:
+        if threads is None or not self._blocking:
             value = self._function(**values)
         else:
             call = functools.partial(self._function, **values)
