@@ -82,6 +82,7 @@ class Run:
         self._calls = Calls(self)
         self._mail: list[Mail] = []
         self._mail_waits = stored
+        self._unasked = stored
         self._task: asyncio.Task[Any] | None = None
         self._wake: asyncio.Future[None] | None = None
         self._session_state = session_state or {}
@@ -151,6 +152,9 @@ class Run:
         if self.stop_reason is not None and projection.cancel is None and projection.finished is None:
             self.journal.stage(CancelSeenEvent(reason=self.stop_reason))
         step = next_step(projection, self._mail, self.definition.tools)
+        if self._unasked and not isinstance(step, TakeAnswer):
+            self._unasked = False
+            self._ask_again()
         if isinstance(step, AskModel):
             if self.journal.in_flight:
                 await self.journal.settle()
@@ -184,6 +188,17 @@ class Run:
                     note=answer.note,
                 )
             )
+
+    def _ask_again(self) -> None:
+        """Requests that an earlier attempt opened are shown to whoever is there now: nobody else would ask them (D-28)."""
+        batch = self.projection.open
+        if batch is None or self.projection.cancel is not None:
+            return
+        for index, request in batch.requests.items():
+            if index not in batch.closed and index not in batch.results:
+                placed = self.placed(request, request.seq, request.at)
+                self.tree.publish(placed)
+                self.tree.asked(placed)
 
     async def _finish(self, step: Finish) -> RunEnd:
         projection, row = self.projection, self.row
