@@ -7,6 +7,8 @@ fails, projection and run are given up together and rebuilt from the ledger. Vie
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
 
 from retinue.agent.projection import Projection
 from retinue.clock import Clock
@@ -36,22 +38,24 @@ class Batch:
         self.told.extend(other.told)
 
 
-async def settle(future: "asyncio.Future[Receipt]") -> Receipt:
-    """Wait for a commit. A cancelled caller first learns its fate; the cancellation is raised after it (M1)."""
+async def settle(future: "asyncio.Future[Receipt]") -> None:
+    """Wait until a commit's fate is known; the future holds it. The cancellation of a caller is raised after that (M1)."""
     cancelled: asyncio.CancelledError | None = None
     while not future.done():
         try:
-            await asyncio.shield(future)
+            await asyncio.wait((future,))
         except asyncio.CancelledError as error:
-            if future.cancelled():
-                raise
             cancelled = error
-        except Exception:  # noqa: BLE001  # the outcome is read from the future below
-            break
-    receipt = future.result()
     if cancelled is not None:
         raise cancelled
-    return receipt
+
+
+class _InFlight(NamedTuple):
+    """A commit on its way: its future, and what would be lost if it failed."""
+
+    future: "asyncio.Future[Receipt]"
+    events: list[Event]
+    ops: list[Op]
 
 
 class RunJournal:
@@ -66,6 +70,8 @@ class RunJournal:
         "_ledger",
         "_row_expect",
         "_tell",
+        "_telling",
+        "_unsent",
         "_untold",
         "attempt",
         "clock",
@@ -101,10 +107,12 @@ class RunJournal:
         self._base = head
         self._created: CreateThread | None = None
         self._events: list[NewEvent] = []
+        self._unsent: list[Event] = []
         self._untold: list[tuple[Event, int, int]] = []
         self._batch = Batch()
         self._row_expect: tuple[RunState, int] | None = (row.state, row.attempt) if stored else None
-        self._in_flight: deque[tuple[asyncio.Future[Receipt], list[Told]]] = deque()
+        self._in_flight: deque[_InFlight] = deque()
+        self._telling = 0
         self._tell = tell
         projection.run_id = row.run_id
 
@@ -113,6 +121,7 @@ class RunJournal:
         self.head += 1
         now = self.clock.now_ms()
         self._events.append(NewEvent(event.TYPE, encode(event), self.run_id, self.attempt, now))
+        self._unsent.append(event)
         self._untold.append((event, self.head, now))
         self.projection.apply(event, self.head, self.attempt)
 
@@ -160,6 +169,7 @@ class RunJournal:
             mine.append(Append(self.key, self.generation, self._base, tuple(self._events)))
             self._base = self.head
             self._events = []
+            self._unsent = []
         expect = self._row_expect
         if expect is None or expect != (self.row.state, self.row.attempt):
             mine.append(PutRun(self.row, expect))
@@ -184,28 +194,44 @@ class RunJournal:
     async def settle(self) -> None:
         """Wait for the commits on their way, without committing what is only staged."""
         while self._in_flight:
-            future, told = self._in_flight[0]
-            try:
-                await settle(future)
-            finally:
-                if future.done() and self._in_flight and self._in_flight[0][0] is future:
-                    self._in_flight.popleft()
-                    if not future.cancelled() and future.exception() is None:
-                        for tell in told:
-                            tell()
+            first = self._in_flight[0]
+            await settle(first.future)  # a caller that is cancelled here finds a failure the next time
+            first.future.result()
+            self._in_flight.popleft()
 
     def flush_soon(self) -> None:
-        """Hand what is staged to the ledger without waiting for it."""
+        """Hand what is staged to the ledger without waiting for it. Viewers are told when it is there."""
+        events = self._unsent
         batch = self.take()
         if batch.ops:
-            self._in_flight.append((self._ledger.submit(batch.ops), batch.told))
+            self._in_flight.append(_InFlight(self._ledger.submit(batch.ops), events, batch.ops))
+        if not batch.told:
+            return
+        if not self._in_flight:
+            self._told(batch.told)
+        elif (last := self._in_flight[-1].future).done() and not self._telling:
+            self._told(batch.told, last)
         else:
-            for tell in batch.told:
+            self._telling += 1
+            last.add_done_callback(partial(self._told_later, batch.told))
+
+    def _told_later(self, told: list[Told], future: "asyncio.Future[Receipt]") -> None:
+        self._telling -= 1
+        self._told(told, future)
+
+    def _told(self, told: list[Told], future: "asyncio.Future[Receipt] | None" = None) -> None:
+        if future is None or future.exception() is None:
+            for tell in told:
                 tell()
 
     async def abandon(self) -> None:
         """Learn the fate of everything on its way, whatever it is: the run goes on from the ledger, or not at all."""
-        futures = [future for future, _ in self._in_flight]
-        self._in_flight.clear()
+        futures = [one.future for one in self._in_flight]
         if futures:
-            await asyncio.gather(*futures, return_exceptions=True)
+            await asyncio.gather(*(asyncio.shield(future) for future in futures), return_exceptions=True)
+
+    def lost(self) -> tuple[list[Event], list[Op]]:
+        """What this journal staged and the ledger does not hold, after `abandon`: its own events in order, and all ops."""
+        failed = [one for one in self._in_flight if one.future.exception() is not None]
+        events = [event for one in failed for event in one.events]
+        return [*events, *self._unsent], [*(op for one in failed for op in one.ops), *self._batch.ops]
