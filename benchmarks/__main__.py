@@ -3,11 +3,15 @@
 import asyncio
 import platform
 import sys
+import tempfile
 from contextlib import AsyncExitStack
-from typing import Any
+from pathlib import Path
 
 from benchmarks import floor
 from benchmarks.measure import Operation, cpu_us
+from benchmarks.rows import operations_on
+from retinue.ledger.open import open_ledger
+from retinue.ledger.port import Ledger
 
 CASES = ("one turn", "one tool", "one delegation")
 FLOOR: tuple[Operation, ...] = (floor.one_turn, floor.one_tool, floor.delegation)
@@ -19,7 +23,7 @@ async def measure_row(name: str, operations: tuple[Operation, ...], samples: int
     for operation, bare in zip(operations, FLOOR, strict=True):
         before = await cpu_us(bare, samples=samples)
         own = before if operation is bare else await cpu_us(operation, samples=samples)
-        after = await cpu_us(bare, samples=samples)
+        after = before if operation is bare else await cpu_us(bare, samples=samples)
         cells.append(f"{own:,.1f}")
         cells.append(f"{own / ((before + after) / 2):,.1f} x")
     return cells
@@ -36,26 +40,27 @@ def print_table(rows: list[list[str]]) -> None:
         print("  ".join([first, *rest]).rstrip())
 
 
-async def run(samples: int) -> None:
+async def run(samples: int, folder: Path) -> None:
     """Measure all rows and print them."""
-    rows = [await measure_row("floor: hand loop, nothing stored", FLOOR, samples)]
-    async with AsyncExitStack() as stack:
-        for name, operations in await own_rows(stack):
-            rows.append(await measure_row(name, operations, samples))
     print(
         f"Python {platform.python_version()}, {platform.system()} {platform.machine()}; median of {samples} samples, in process"
     )
+    rows = [await measure_row("floor: hand loop, nothing stored", FLOOR, samples)]
+    ledgers: list[tuple[str, Ledger]] = [
+        ("Retinue, memory", open_ledger("memory")),
+        ("Retinue, SQLite, survives SIGKILL", open_ledger(folder / "process.sqlite3", durability="process")),
+        ("Retinue, SQLite, survives power loss", open_ledger(folder / "full.sqlite3", durability="full")),
+    ]
+    for name, ledger in ledgers:
+        async with AsyncExitStack() as stack:
+            rows.append(await measure_row(name, await operations_on(ledger, stack), samples))
     print_table(rows)
 
 
-async def own_rows(stack: AsyncExitStack) -> list[tuple[str, tuple[Operation, ...]]]:
-    """Retinue's rows. They come with the harness."""
-    return []
-
-
-def main(arguments: list[str]) -> Any:
+def main(arguments: list[str]) -> None:
     """See the docstring of the module."""
-    asyncio.run(run(7 if "--quick" in arguments else 25))
+    with tempfile.TemporaryDirectory(prefix="retinue-benchmarks-") as folder:
+        asyncio.run(run(7 if "--quick" in arguments else 25, Path(folder)))
 
 
 if __name__ == "__main__":
