@@ -111,7 +111,8 @@ class Limits:
 
     `max_children` is how many children may be at work at once (the rest queue), `max_tree_children` how many there may be
     in the whole tree, `max_depth` how deep it may be, `stop_grace` (seconds) how long a cancel waits for what is running,
-    `tool_threads` how many synchronous tools run at once.
+    `tool_threads` how many synchronous tools run at once, `max_result_characters` how much of one result stands in a
+    conversation (the rest is stored, and `read_result` pages through it).
     """
 
     max_children: int = 16
@@ -119,11 +120,16 @@ class Limits:
     max_depth: int = MAX_SPAWN_DEPTH
     stop_grace: float = 5.0
     tool_threads: int = 8
+    max_result_characters: int = 50_000
 
     def __post_init__(self) -> None:
         for name in ("max_children", "max_tree_children", "tool_threads"):
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"`Limits({name}=…)` must be at least 1", remedy="leave it out for the default")
+        if self.max_result_characters < 1_000:
+            raise ConfigurationError(
+                "`Limits(max_result_characters=…)` must be at least 1,000", remedy="leave it out for the default"
+            )
         if self.max_depth < 0 or self.stop_grace < 0:
             raise ConfigurationError("`Limits(max_depth=…, stop_grace=…)` must not be negative", remedy="leave it out")
 

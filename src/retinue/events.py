@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final, Literal
 
 import msgspec
 
-from retinue.messages import AssistantMessage, CallRef, Usage, UserMessage
+from retinue.messages import AssistantMessage, BlobRef, CallRef, OutputSpec, Usage, UserMessage
 from retinue.ops import Record
 from retinue.rows import ForkPoint, ThreadKey
 from retinue.states import ResultStatus
@@ -23,6 +23,7 @@ __all__ = [
     "Event",
     "MessageEvent",
     "ModelCalledEvent",
+    "OutputCheckedEvent",
     "PermissionRequest",
     "ReasoningDeltaEvent",
     "RequestClosedEvent",
@@ -81,7 +82,7 @@ class ThreadCreatedEvent(Event, frozen=True, kw_only=True, omit_defaults=True, r
 class RunStartedEvent(Event, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """A run begins, or another owner goes on with it (`attempt` > 1).
 
-    `limits` are those that hold for this run, so that a resumed run keeps them.
+    `max_iters` and `output` (the form that the answer must have) hold for this run, so that a resumed run keeps them.
     """
 
     TYPE: ClassVar[str] = "RUN_STARTED"
@@ -94,6 +95,7 @@ class RunStartedEvent(Event, frozen=True, kw_only=True, omit_defaults=True, rena
     depth: int = 0
     max_iters: int = 10
     invocation_id: str | None = None
+    output: OutputSpec | None = None
 
 
 class MessageEvent(Event, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
@@ -104,7 +106,10 @@ class MessageEvent(Event, frozen=True, kw_only=True, omit_defaults=True, rename=
 
 
 class ToolCallResultEvent(Event, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """The one result of a call. `metadata` carries what H-10 names for a subagent's call."""
+    """The one result of a call. `metadata` carries what H-10 names for a subagent's call.
+
+    A result that was too long is cut in `content`; `blobs` refers to the whole text, and to those that a child names.
+    """
 
     TYPE: ClassVar[str] = "TOOL_CALL_RESULT"
     call: CallRef
@@ -113,6 +118,7 @@ class ToolCallResultEvent(Event, frozen=True, kw_only=True, omit_defaults=True, 
     content: str
     status: ResultStatus = ResultStatus.OK
     metadata: dict[str, Any] = {}
+    blobs: tuple[BlobRef, ...] = ()
 
 
 class PermissionRequest(Event, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
@@ -222,6 +228,14 @@ class ModelCalledEvent(Event, frozen=True, kw_only=True, omit_defaults=True, ren
     remedy: str | None = None
 
 
+class OutputCheckedEvent(Event, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """Whether an answer has the form that the run asks for. `fault` is empty, or says to the model what does not fit."""
+
+    TYPE: ClassVar[str] = "OUTPUT_CHECKED"
+    message_id: str
+    fault: str = ""
+
+
 class StateSetEvent(Event, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """A middleware's state of this thread changed; forks copy it (H-27)."""
 
@@ -326,6 +340,7 @@ STORED: Final[tuple[type[Event], ...]] = (
     SubAgentInvocationFailedEvent,
     SubAgentInvocationCancelledEvent,
     ModelCalledEvent,
+    OutputCheckedEvent,
     StateSetEvent,
     CancelSeenEvent,
     RunFinishedEvent,

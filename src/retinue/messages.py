@@ -14,9 +14,11 @@ from retinue.states import ResultStatus
 __all__ = [
     "ZERO_USAGE",
     "AssistantMessage",
+    "BlobRef",
     "CallRef",
     "Entry",
     "Message",
+    "OutputSpec",
     "ToolCall",
     "ToolResult",
     "Usage",
@@ -44,6 +46,35 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, re
     provider_id: str | None = None
 
 
+class BlobRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """A reference to a text that is stored as a blob: `digest` is the SHA-256 of its UTF-8 bytes, `characters` its length.
+
+    Whoever's history holds the reference may read the text (M12); the digest alone opens nothing.
+    """
+
+    digest: str
+    characters: int
+
+    @property
+    def id(self) -> str:
+        """What a model calls it."""
+        return f"res_{self.digest[:24]}"
+
+
+class OutputSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """The form that a run's answer must have: a JSON schema of type object, under a name.
+
+    `wrapped`: what is wanted is no object, so it stands in one under the key `value`. `digest` is a hash of the schema.
+    `repairs` is how often an answer that does not fit is given back.
+    """
+
+    name: str
+    schema: dict[str, Any]
+    digest: str
+    wrapped: bool = False
+    repairs: int = 2
+
+
 class UserMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", tag_field="role", tag="user"):
     """What a person or a parent agent wrote. A `notice` is written by the harness (background result, roster change)."""
 
@@ -69,13 +100,17 @@ class AssistantMessage(
 
 
 class ToolResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", tag_field="role", tag="tool"):
-    """The answer to one call. `call_id` is the `ToolCall.id` it answers."""
+    """The answer to one call. `call_id` is the `ToolCall.id` it answers.
+
+    `blobs` are the texts that `content` was cut from, or names: `read_result` pages through them.
+    """
 
     call: CallRef
     call_id: str
     name: str
     content: str
     status: ResultStatus = ResultStatus.OK
+    blobs: tuple[BlobRef, ...] = ()
 
 
 Message: TypeAlias = UserMessage | AssistantMessage | ToolResult

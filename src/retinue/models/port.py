@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeAlias
 import msgspec
 
 from retinue.config import ChatClientConfig
-from retinue.messages import Entry, FinishReason, ToolCall, Usage
+from retinue.messages import Entry, FinishReason, OutputSpec, ToolCall, Usage
 
 __all__ = [
     "ChatModel",
@@ -45,7 +45,8 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
 
 class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Envelope, history, tail. `tail` is volatile text after the conversation. `tools_allowed` False asks for text only:
-    the tools stay in the envelope, so that the prefix does not move."""
+    the tools stay in the envelope, so that the prefix does not move. `output` is the form that the final text must have:
+    a model is told of it after the conversation, as its provider knows how, for the prefix must not move for it either."""
 
     envelope: Envelope
     history: Sequence[Entry]
@@ -55,6 +56,7 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     depth: int = 0
     tail: str = ""
     tools_allowed: bool = True
+    output: OutputSpec | None = None
 
 
 class TextDelta(msgspec.Struct, frozen=True, gc=False):
