@@ -42,6 +42,8 @@ _STUB: Final = ToolSpec(
 class ChatWire:
     """How one provider's messages are written. `format` names the bytes: equal formats mean equal bytes."""
 
+    reserved = RESERVED
+
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
         self.format = f"chat/{profile.provider}"
@@ -90,12 +92,40 @@ class ChatWire:
         head: dict[str, Any] = {"model": model, "stream": True}
         if self.profile.stream_usage:
             head["stream_options"] = {"include_usage": True}
-        head |= _settings(envelope.settings, self.profile)
+        head |= self.settings(envelope.settings)
         tools = envelope.tools or ((_STUB,) if stub else ())
         if tools:
             head["tools"] = [{"type": "function", "function": _function(tool)} for tool in tools]
         system = dumps({"role": "system", "content": envelope.instructions}) if envelope.instructions.strip() else b""
         return dumps(head)[:-1] + b',"messages":[' + system
+
+    def settings(self, settings: ChatClientConfig) -> dict[str, Any]:
+        """The keys of the body that settings make.
+
+        Raises:
+            ConfigurationError: `extra` holds one of the adapter's own keys.
+        """
+        if taken := sorted(self.reserved & settings.extra.keys()):
+            raise ConfigurationError(
+                f"`ChatClientConfig(extra=…)` sets `{taken[0]}`, which is the adapter's own",
+                code="reserved_setting",
+                remedy="leave it out of `extra`",
+            )
+        known: dict[str, Any] = {
+            "temperature": settings.temperature,
+            "top_p": settings.top_p,
+            self.profile.max_tokens_key: settings.max_tokens,
+            "stop": list(settings.stop) or None,
+        }
+        return {key: value for key, value in known.items() if value is not None} | dict(settings.extra)
+
+    def ending(self, request: ModelRequest, *, stub: bool) -> bytes:
+        """What follows the messages: all that may differ between two turns of a conversation."""
+        return b'],"tool_choice":"none"}' if stub or (request.envelope.tools and not request.tools_allowed) else b"]}"
+
+    def needs_stub(self, request: ModelRequest) -> bool:
+        """Whether a tool must be offered that cannot be called: providers refuse calls in a history without tools."""
+        return not request.envelope.tools and _has_calls(request.history)
 
     def tail(self, request: ModelRequest) -> tuple[Sequence[Entry], bytes]:
         """The history to send as it is, and the bytes of the volatile tail after it."""
@@ -116,7 +146,7 @@ class ChatWire:
 def body_of(wire: ChatWire, request: ModelRequest, model: str) -> bytes:
     """The whole body of a request."""
     envelope = request.envelope
-    stub = not envelope.tools and _has_calls(request.history)
+    stub = wire.needs_stub(request)
     prefix = wire.prefix(envelope, model, stub=stub)
     history, tail = wire.tail(request)
     wire_format, encode = wire.format, wire.encode
@@ -128,7 +158,7 @@ def body_of(wire: ChatWire, request: ModelRequest, model: str) -> bytes:
     else:
         parts.insert(0, prefix)
     # One join copies the history once; it may be a megabyte.
-    parts[-1] += b'],"tool_choice":"none"}' if stub or (envelope.tools and not request.tools_allowed) else b"]}"
+    parts[-1] += wire.ending(request, stub=stub)
     return b",".join(parts)
 
 
@@ -138,22 +168,6 @@ def _function(tool: ToolSpec) -> dict[str, Any]:
 
 def _has_calls(history: Sequence[Entry]) -> bool:
     return any(isinstance(entry.message, AssistantMessage) and entry.message.calls for entry in history)
-
-
-def _settings(settings: ChatClientConfig, profile: Profile) -> dict[str, Any]:
-    if taken := sorted(RESERVED & settings.extra.keys()):
-        raise ConfigurationError(
-            f"`ChatClientConfig(extra=…)` sets `{taken[0]}`, which is the adapter's own",
-            code="reserved_setting",
-            remedy="leave it out of `extra`",
-        )
-    known: dict[str, Any] = {
-        "temperature": settings.temperature,
-        "top_p": settings.top_p,
-        profile.max_tokens_key: settings.max_tokens,
-        "stop": list(settings.stop) or None,
-    }
-    return {key: value for key, value in known.items() if value is not None} | dict(settings.extra)
 
 
 def _filled(text: str, instead: str) -> str:
