@@ -1,0 +1,42 @@
+"""Watch a whole tree live, answer its questions, and go on with the same session later.
+
+RETINUE_MODEL=http://127.0.0.1:8080/v1#name python examples/watch_and_answer.py
+"""
+
+import asyncio
+import os
+
+from retinue import (
+    HarnessAgent,
+    PermissionRequest,
+    RunFinishedEvent,
+    RuntimeContext,
+    SubAgentInvocationCompletedEvent,
+    SubAgentInvocationStartedEvent,
+)
+
+MODEL = os.environ.get("RETINUE_MODEL", "openai:gpt-5")
+
+
+async def main() -> None:
+    """Print the tree's life; allow writing below `out/` only."""
+    here = RuntimeContext(session_id="example")
+    async with HarnessAgent("orchestrator", model=MODEL, workspace=".") as agent:
+        async for event in agent.stream("Let a subagent write a haiku into out/haiku.txt.", context=here):
+            match event:
+                case SubAgentInvocationStartedEvent():
+                    print("started", " > ".join((*event.path, event.child_agent_id)))
+                case PermissionRequest():
+                    allowed = event.tool == "write_file" and '"out/' in event.arguments
+                    print(f"{event.agent_id} asks for {event.tool}: {'yes' if allowed else 'no'}")
+                    await agent.answer(event, allow=allowed)
+                case SubAgentInvocationCompletedEvent():
+                    print("done", event.child_agent_id, event.summary)
+                case RunFinishedEvent() if event.result is not None:  # the root's, the last of the stream
+                    print(event.status, event.result.text)
+                case _:
+                    pass
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

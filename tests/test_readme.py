@@ -1,0 +1,132 @@
+"""What the README and the examples say is so: their Python runs, their commands parse, their links lead somewhere."""
+
+import ast
+import inspect
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from retinue.cli.main import cli
+from retinue.testing import StrictProvider
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+
+
+def call(name: str, **arguments: Any) -> dict[str, Any]:
+    return {"name": name, "arguments": arguments}
+
+
+SCRIPT: dict[str, Any] = {
+    "orchestrator": [{"calls": [call("agent_spawn", agent_id="reviewer", task="Look.")]}, "Two defects."],
+    "reviewer": ["One defect."],
+    "assistant": [
+        {"calls": [call("summarizer", input="hours"), call("opening_hours", day="Monday")]},
+        "{results}",
+    ],
+    "desk/summarizer": ["- hours"],
+    "*": ["ok"],
+}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("index", range(len(blocks("python"))))
+async def test_python_of_the_readme_runs(index: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with StrictProvider({"agents": SCRIPT}) as provider:
+        source = blocks("python")[index].replace("openai:gpt-5", f"{provider.url}#fake")
+        names: dict[str, Any] = {"__name__": "readme"}
+        made = eval(compile(source, "README.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), names)
+        if inspect.isawaitable(made):
+            await made
+        await names["agent"].close()
+        assert provider.requests
+        assert not provider.refused
+        if "result" in names:
+            assert names["result"].status == "completed"
+
+
+EXAMPLE_SCRIPT: dict[str, Any] = {
+    "first_delegation": {
+        "orchestrator": [{"calls": [call("agent_spawn", agent_id="reviewer", task="Look.")]}, "The worst: none."],
+        "reviewer": ["None."],
+    },
+    "subagent_as_tool": {
+        "assistant": [{"calls": [call("price", fruit="apple"), call("copywriter", input="0.40")]}, "{results}"],
+        "shop/copywriter": ["Apples, 40 cents."],
+    },
+    "watch_and_answer": {
+        "orchestrator": [{"calls": [call("agent_spawn", agent_id="general-purpose", task="Haiku.")]}, "It is written."],
+        "general-purpose": [{"calls": [call("write_file", path="out/haiku.txt", content="frog")]}, "Written."],
+    },
+}
+EXAMPLE_OUTPUT = {
+    "first_delegation": "The worst: none.",
+    "subagent_as_tool": "0.4\nApples, 40 cents.",
+    "watch_and_answer": "general-purpose asks for write_file: yes\ndone general-purpose Written.\ncompleted It is written.",
+}
+
+
+def source_of(example: Path) -> str:
+    return example.read_text(encoding="utf-8")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+async def test_examples_run(example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    code = compile(source_of(example), str(example), "exec")
+    monkeypatch.chdir(tmp_path)
+    async with StrictProvider({"agents": EXAMPLE_SCRIPT[example.stem]}) as provider:
+        monkeypatch.setenv("RETINUE_MODEL", f"{provider.url}#fake")
+        names: dict[str, Any] = {"__name__": "example"}
+        exec(code, names)
+        await names["main"]()
+    assert EXAMPLE_OUTPUT[example.stem] in capsys.readouterr().out
+
+
+def command_lines() -> list[str]:
+    lines = [line.partition("  #")[0].partition(" < ")[0] for block in blocks("sh") for line in block.splitlines()]
+    return [line for line in lines if line.startswith("retinue ")]
+
+
+@pytest.mark.parametrize("line", command_lines())
+def test_commands_of_the_readme_parse(line: str) -> None:
+    command: click.Command = cli
+    words = shlex.split(line)[1:]
+    context = click.Context(cli, info_name="retinue")
+    while isinstance(command, click.Group):
+        name = words.pop(0)
+        command = command.commands[name]
+        context = click.Context(command, parent=context, info_name=name)
+    command.parse_args(context, words)
+
+
+def test_one_command_each() -> None:
+    shell = [block.strip() for block in blocks("sh")]
+    assert shell[0] == "python3 dev.py demo"
+    assert shell[1] == "python3 dev.py test"
+    assert "python3 dev.py test" in (ROOT / ".ci" / "run").read_text()
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/architecture.md", "docs/decisions/README.md"])
+def test_links_lead_somewhere(page: str) -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", (ROOT / page).read_text(encoding="utf-8")):
+        if "://" not in target:
+            assert ((ROOT / page).parent / target).exists(), target
+
+
+def test_dev_py_says_what_it_can_do() -> None:
+    done = subprocess.run([sys.executable, str(ROOT / "dev.py")], capture_output=True, text=True, check=True)
+    for command in ("demo", "test", "check", "format", "setup"):
+        assert f"  {command} " in done.stdout
