@@ -151,13 +151,28 @@ async def test_a_factorys_child_is_told_so_too() -> None:
     assert "## Subagent context" in told
 
 
+def raises(_context: RuntimeContext) -> Agent:
+    """A factory that fails."""
+    raise ZeroDivisionError
+
+
+def gives_text(_context: RuntimeContext) -> Any:
+    """A factory that makes no agent."""
+    return "agent"
+
+
+def misspells(_context: RuntimeContext) -> Agent:
+    """A factory whose agent cannot run."""
+    return Agent("inner", model="opnai:x")
+
+
 @pytest.mark.contract("A-04")
 @pytest.mark.parametrize(
     ("factory", "told"),
     [
-        (lambda _context: 1 / 0, ["`made`", "ZeroDivisionError", "another subagent"]),
-        (lambda _context: "agent", ["`made`", "returned str", "return an `Agent`"]),
-        (lambda _context: Agent("inner", model="opnai:x"), ["`opnai:x`", "openai:x"]),
+        (raises, ["`made`", "ZeroDivisionError", "another subagent"]),
+        (gives_text, ["`made`", "returned str", "return an `Agent`"]),
+        (misspells, ["`opnai:x`", "openai:x"]),
     ],
 )
 async def test_a_factory_that_fails_is_told_to_the_model_and_ends_nothing(factory: Any, told: list[str]) -> None:

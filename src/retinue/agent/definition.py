@@ -47,6 +47,7 @@ class AgentDefinition:
     """Who runs: model, instructions, tools by name, limits, gate and middleware.
 
     `model_reference` is the text that names the model in a stored run; `workspace` the folder, where there is one.
+    `shares_context`: its tools see the attributes of the tree's `RuntimeContext`.
     """
 
     agent_id: str
@@ -59,6 +60,7 @@ class AgentDefinition:
     settings: ChatClientConfig = field(default_factory=ChatClientConfig)
     middleware: tuple[Middleware, ...] = ()
     workspace: str | None = None
+    shares_context: bool = True
     envelope: Envelope = field(init=False)
     envelope_blob: bytes = field(init=False)
 

@@ -102,6 +102,6 @@ def make_context(run: "Run", ref: CallRef) -> ToolContext:
         path=row.path,
         call=ref,
         attempt=row.attempt,
-        attributes=run.tree.attributes,
+        attributes=run.tree.attributes if run.definition.shares_context else None,
         threads=run.tree.services.threads,
     )

@@ -142,6 +142,7 @@ class HarnessAgent(Agent):
             equipment,
             instructions="\n\n".join(text.strip() for text in texts if text.strip()),
             workspace=self.workspace,
+            file_tools=not self._disable_file_tools,
             builtin=() if self._disable_file_tools else tuple(file_tools(self.workspace.files)),
         )
 

@@ -43,6 +43,7 @@ class Equipment:
     `instructions` are complete but for the roster's section. `inherited` are handlers of the parent's tools, `capabilities`
     what is registered on this agent itself, `builtin` the file tools of its own workspace. `rules` is the chain from the
     root to this agent, `labels` the agent ids the sets belong to. `ceiling` is the smallest on the chain (D-03).
+    `file_tools`: whether it and its children register file tools at all. `shares_context`: its tools may look up what the root was given as `RuntimeContext.attributes`.
     """
 
     agent_id: str
@@ -60,6 +61,8 @@ class Equipment:
     builtin: tuple[Tool, ...] = ()
     roster: Roster = field(default_factory=Roster)
     workspace: Workspace | None = None
+    file_tools: bool = True
+    shares_context: bool = True
     depth: int = 0
     ceiling: int = 3
     leaf: bool = False
@@ -121,6 +124,7 @@ def assemble(equipment: Equipment) -> AgentDefinition:
         settings=equipment.run_config.clients.chat,
         middleware=equipment.middleware,
         workspace=None if equipment.workspace is None else str(equipment.workspace.root),
+        shares_context=equipment.shares_context,
     )
 
 
@@ -165,9 +169,16 @@ def check_supported(resolved: ResolvedDeclaration) -> None:
 
 
 def child_equipment(
-    parent: Equipment, parent_tools: Mapping[str, CallHandler], resolved: ResolvedDeclaration, context: RuntimeContext
+    parent: Equipment,
+    parent_tools: Mapping[str, CallHandler],
+    resolved: ResolvedDeclaration,
+    context: RuntimeContext,
+    *,
+    trial: bool = False,
 ) -> Equipment:
     """The equipment of a declared child at its parent's place (D-12: of the parent's tools as they are now).
+
+    `trial`: it is only looked whether it can be made, so its folder is not.
 
     Raises:
         ConfigurationError: its model cannot be resolved, its workspace cannot be used, or its factory gave no agent.
@@ -177,11 +188,13 @@ def child_equipment(
         return _from_factory(parent, resolved, context)
     run_config = declaration.run_config.apply(parent.run_config, AgentRunConfig(clients=ClientsConfig(chat=resolved.own_chat)))
     model, reference = _model(parent, resolved, run_config)
+    run_config = run_config.with_chat(model=None)  # it is resolved: its text is no name that a provider knows
     mirrors = declaration.source in ("builtin", "parent")
     config = declaration.origin.config
     ceiling = parent.ceiling if config is None else min(parent.ceiling, config.max_subagent_depth)
     deny = PermissionRules(deny=tuple(declaration.disallowed_tools))
-    rules = (*parent.rules, deny) if deny.deny else parent.rules
+    rules = _rights(parent, resolved)
+    rules = (*rules, deny) if deny.deny else rules
     labels = (*parent.labels, resolved.agent_id) if deny.deny else parent.labels
     capabilities = tuple(collect(declaration.tool_harnesses)) if declaration.tool_harnesses else ()
     if declaration.source == "parent":
@@ -200,6 +213,8 @@ def child_equipment(
         capabilities=capabilities,
         roster=parent.roster if resolved.surface == "roster" and not resolved.leaf else Roster(),
         workspace=parent.workspace,
+        file_tools=parent.file_tools,
+        shares_context=parent.shares_context and SubAgentRunConfigFields.CONTEXT in resolved.fields,
         depth=parent.depth + 1,
         ceiling=ceiling,
         leaf=resolved.leaf,
@@ -208,7 +223,10 @@ def child_equipment(
         joined = "\n\n".join(part for part in (parent.instructions, equipment.instructions) if part)
         equipment = replace(equipment, instructions=joined)
     if resolved.surface == "roster":
-        equipment = _in_workspace(parent, equipment, resolved)
+        try:
+            equipment = _in_workspace(parent, equipment, resolved, trial=trial)
+        except ConfigurationError as error:
+            raise _of(resolved, error) from error
     elif declaration.source == "parent":
         equipment = replace(equipment, builtin=parent.builtin)
     inherited = {  # plain tools only: no delegation tool of either surface is ever inherited (D-03)
@@ -217,6 +235,13 @@ def child_equipment(
         if isinstance(handler, ToolHandler) and resolved.admits_inherited(name)
     }
     return replace(equipment, inherited=MappingProxyType(inherited), builtin=_own_builtin(equipment, resolved, inherited))
+
+
+def _rights(parent: Equipment, resolved: ResolvedDeclaration) -> tuple[PermissionRules, ...]:
+    """The parent's rule sets. A child that does not take `permissions` gets none of its grants, and all that it forbids."""
+    if SubAgentRunConfigFields.PERMISSIONS in resolved.fields:
+        return parent.rules
+    return tuple(PermissionRules(ask=rules.ask, deny=rules.deny) for rules in parent.rules)
 
 
 def _own_builtin(equipment: Equipment, resolved: ResolvedDeclaration, inherited: Mapping[str, CallHandler]) -> tuple[Tool, ...]:
@@ -232,13 +257,21 @@ def _own_builtin(equipment: Equipment, resolved: ResolvedDeclaration, inherited:
     )
 
 
-def _in_workspace(parent: Equipment, equipment: Equipment, resolved: ResolvedDeclaration) -> Equipment:
+def _in_workspace(parent: Equipment, equipment: Equipment, resolved: ResolvedDeclaration, *, trial: bool) -> Equipment:
     """The decision table of a roster child (A-07 to A-12), its file tools, and the subagent-context section (A-13)."""
     main = parent.workspace
     if main is None:
+        if resolved.declaration.workspace is not None:
+            raise ConfigurationError(
+                "its `workspace` needs a parent that has a workspace itself",
+                code="no_workspace",
+                remedy="use a `HarnessAgent`, or give the child `instructions`",
+            )
         return replace(equipment, instructions=child_instructions(equipment.instructions, leaf=resolved.leaf))
     plan = workspace_plan(resolved, main.root, inside=resolved.declaration.source == "file")
-    if plan.create:
+    if plan.create and trial:
+        workspace = main
+    elif plan.create:
         workspace = Workspace.open(main.agent_workspace(resolved.agent_id))
     else:
         workspace = main if plan.root == main.root else Workspace.open(plan.root)
@@ -252,7 +285,7 @@ def _in_workspace(parent: Equipment, equipment: Equipment, resolved: ResolvedDec
         equipment,
         instructions=child_instructions(text, leaf=resolved.leaf),
         workspace=workspace,
-        builtin=tuple(file_tools(workspace.files)),
+        builtin=tuple(file_tools(workspace.files)) if parent.file_tools else (),
     )
 
 
@@ -269,8 +302,14 @@ def _model(parent: Equipment, resolved: ResolvedDeclaration, run_config: AgentRu
     try:
         model = parent.resolve_model(wanted, parent.model)
     except ConfigurationError as error:
-        raise ConfigurationError(f"subagent `{resolved.name}`: {error.message}", code=error.code, remedy=error.remedy) from error
+        raise _of(resolved, error) from error
     return model, wanted
+
+
+def _of(resolved: ResolvedDeclaration, error: ConfigurationError) -> ConfigurationError:
+    """The error with the name of the declaration that it is about."""
+    message = error.message if f"`{resolved.name}`" in error.message else f"subagent `{resolved.name}`: {error.message}"
+    return ConfigurationError(message, code=error.code, remedy=error.remedy)
 
 
 def _from_factory(parent: Equipment, resolved: ResolvedDeclaration, context: RuntimeContext) -> Equipment:

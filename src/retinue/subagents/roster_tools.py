@@ -80,7 +80,7 @@ class Children:
         """Raise at build what the declarations of code would raise at the first spawn (D-27)."""
         for resolved in self.roster.spawnable:
             if resolved.declaration.source not in skip:
-                assemble(child_equipment(self.parent, tools, resolved, RuntimeContext()))
+                assemble(child_equipment(self.parent, tools, resolved, RuntimeContext(), trial=True))
 
     def definition(self, run: Run, resolved: ResolvedDeclaration, session: str) -> AgentDefinition:
         """The child as it runs here. A factory is asked for each child."""

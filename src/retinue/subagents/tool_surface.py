@@ -81,9 +81,9 @@ class SubAgentTool:
         """The child's agent id."""
         return self._resolved.agent_id
 
-    def equipment(self, tools: Mapping[str, CallHandler]) -> Equipment:
+    def equipment(self, tools: Mapping[str, CallHandler], *, trial: bool = False) -> Equipment:
         """The child's equipment where its parent has these tools."""
-        return child_equipment(self._parent, tools, self._resolved, RuntimeContext())
+        return child_equipment(self._parent, tools, self._resolved, RuntimeContext(), trial=trial)
 
     def definition(self, run: Run) -> AgentDefinition:
         """The child as it runs here; made once for this place."""
@@ -93,7 +93,7 @@ class SubAgentTool:
 
     def check(self, tools: Mapping[str, CallHandler]) -> None:
         """Raise at build what would be raised at the first call (D-27)."""
-        assemble(self.equipment(tools))
+        assemble(self.equipment(tools, trial=True))
 
     def gated(self, arguments: Mapping[str, Any], agent_id: str) -> GatedCall:
         """See `CallHandler`. A subagent's call asks by default (H-05)."""
