@@ -1,8 +1,9 @@
 """Asking a person for permission on the terminal, one request after the other (D-28)."""
 
+import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, cast
 
 from retinue.cli.keyboard import read_line
 from retinue.cli.text import bounded, clean, main_argument, one_line
@@ -45,10 +46,28 @@ def describe_request(request: PermissionRequest) -> str:
     ]
     if request.description:
         lines.append(f"  {one_line(request.description, 200)}")
-    shown = bounded(clean(request.arguments), ARGUMENT_LIMIT).splitlines()
+    shown = bounded(clean(_readable(request.arguments)), ARGUMENT_LIMIT).splitlines()
     if len(shown) > LINES:
         shown = [*shown[:LINES], f"… ({len(shown) - LINES} lines more)"]
     return "\n".join([*lines, *(f"  | {line}" for line in shown)])
+
+
+def _readable(arguments: str) -> str:
+    """Arguments one a line, texts as they are; what is no JSON object is shown as it came."""
+    try:
+        values: Any = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return arguments
+    if not isinstance(values, dict):
+        return arguments
+    named = cast("dict[str, Any]", values).items()
+    return "\n".join(f"{name}: {_value(value)}" for name, value in named)
+
+
+def _value(value: object) -> str:
+    if not isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    return "\n" + "\n".join(f"  {line}" for line in value.splitlines()) if "\n" in value else value
 
 
 class Asker:

@@ -145,7 +145,9 @@ class LiveViewer(QuietViewer):
             self._drawing.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._drawing
-        self.pause()
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
 
     async def _draw(self) -> None:
         while True:
@@ -167,8 +169,9 @@ class LiveViewer(QuietViewer):
         )
 
     def pause(self) -> None:
-        """See `Viewer`."""
+        """See `Viewer`. The tree is taken away, so that no copy of it stays above each question."""
         if self._live is not None:
+            self._live.transient = True
             self._live.stop()
             self._live = None
 
