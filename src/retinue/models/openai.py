@@ -176,7 +176,7 @@ class OpenAIChatModel:
             headers["Authorization"] = f"Bearer {key}"
         if self._local:  # servers on this machine may know who asks; the others have no need to
             told = {"Agent": request.agent_id, "Run": request.run_id, "Step": str(request.step)}
-            if request.tail.strip():
+            if self._wire.tail_text(request):
                 told["Tail"] = "1"
             headers |= {f"X-Retinue-{name}": value for name, value in told.items() if _HEADER_VALUE.fullmatch(value)}
         return headers | self._headers

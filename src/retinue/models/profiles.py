@@ -20,6 +20,9 @@ class Profile:
     message (`join`) where a user message may not follow a tool's. `short_ids`: call ids have exactly nine letters or
     digits. `echo_reasoning` False: it refuses its own reasoning in the history. `prices` is the provider's id in the
     price table, None where nothing is charged or the price is not known.
+
+    `output` is how it is told of the form of an answer: `enforced` also beside tools; `alone` where no tool can be called,
+    and always in words (its decoder would keep a model from calling tools, and does not show it the schema); `words` only.
     """
 
     provider: str
@@ -32,10 +35,18 @@ class Profile:
     stream_usage: bool = True
     echo_reasoning: bool = True
     prices: str | None = None
+    output: Literal["enforced", "alone", "words"] = "alone"
 
 
-def _hosted(provider: str, base_url: str, key_env: str, prices: str | None = None) -> Profile:
-    return Profile(provider, base_url, key_env, needs_key=True, prices=prices or provider)
+def _hosted(
+    provider: str,
+    base_url: str,
+    key_env: str,
+    prices: str | None = None,
+    output: Literal["enforced", "alone", "words"] = "words",
+) -> Profile:
+    """A hosted provider. By default nothing is enforced: whether a schema is taken depends on the model behind it."""
+    return Profile(provider, base_url, key_env, needs_key=True, prices=prices or provider, output=output)
 
 
 KNOWN: Final = MappingProxyType(
@@ -49,6 +60,7 @@ KNOWN: Final = MappingProxyType(
                 needs_key=True,
                 max_tokens_key="max_completion_tokens",
                 prices="openai",
+                output="enforced",
             ),
             Profile(
                 "mistral",
@@ -69,16 +81,17 @@ KNOWN: Final = MappingProxyType(
                 max_tokens_key="max_completion_tokens",
                 echo_reasoning=False,
                 prices="groq",
+                output="words",  # a schema is taken by some of its models only, and not in a stream
             ),
             _hosted("anthropic", "https://api.anthropic.com/v1", "ANTHROPIC_API_KEY"),
-            _hosted("cerebras", "https://api.cerebras.ai/v1", "CEREBRAS_API_KEY"),
+            _hosted("cerebras", "https://api.cerebras.ai/v1", "CEREBRAS_API_KEY", output="alone"),
             _hosted("deepseek", "https://api.deepseek.com/v1", "DEEPSEEK_API_KEY"),
-            _hosted("fireworks", "https://api.fireworks.ai/inference/v1", "FIREWORKS_API_KEY"),
-            _hosted("gemini", "https://generativelanguage.googleapis.com/v1beta/openai", "GEMINI_API_KEY", "google"),
+            _hosted("fireworks", "https://api.fireworks.ai/inference/v1", "FIREWORKS_API_KEY", output="alone"),
+            _hosted("gemini", "https://generativelanguage.googleapis.com/v1beta/openai", "GEMINI_API_KEY", "google", "alone"),
             _hosted("moonshot", "https://api.moonshot.ai/v1", "MOONSHOT_API_KEY", "moonshotai"),
             _hosted("openrouter", "https://openrouter.ai/api/v1", "OPENROUTER_API_KEY"),
             _hosted("together", "https://api.together.xyz/v1", "TOGETHER_API_KEY"),
-            _hosted("xai", "https://api.x.ai/v1", "XAI_API_KEY", "x-ai"),
+            _hosted("xai", "https://api.x.ai/v1", "XAI_API_KEY", "x-ai", "enforced"),
             Profile("llamacpp", "http://127.0.0.1:8080/v1"),
             Profile("lmstudio", "http://127.0.0.1:1234/v1"),
             Profile("ollama", "http://127.0.0.1:11434/v1"),

@@ -15,11 +15,12 @@ import msgspec
 from retinue.config import ChatClientConfig
 from retinue.errors import ConfigurationError
 from retinue.messages import AssistantMessage, Entry, Message, ToolCall, ToolResult, UserMessage
+from retinue.models.output import output_words, response_format
 from retinue.models.port import Envelope, ModelRequest, ToolSpec
 from retinue.models.profiles import Profile
 from retinue.models.text import dumps, loads
 
-__all__ = ["CALLS_NOTE", "REASONING_NOTE", "RESERVED", "ChatWire", "body_of"]
+__all__ = ["CALLS_NOTE", "REASONING_NOTE", "RESERVED", "ChatWire", "arguments_of", "body_of"]
 
 RESERVED: Final = frozenset({"messages", "model", "stream", "stream_options", "tools"})
 """Keys of the body that `ChatClientConfig.extra` cannot set: they are the adapter's."""
@@ -77,7 +78,7 @@ class ChatWire:
         return wire
 
     def _call(self, call: ToolCall, extras: dict[str, Any] | None) -> dict[str, Any]:
-        function = {"name": call.name, "arguments": _arguments(call.arguments)}
+        function = {"name": call.name, "arguments": arguments_of(call.arguments)}
         return {**(extras or {}), "id": self._id(call.id), "type": "function", "function": function}
 
     def prefix(self, envelope: Envelope, model: str, *, stub: bool) -> bytes:
@@ -121,26 +122,40 @@ class ChatWire:
 
     def ending(self, request: ModelRequest, *, stub: bool) -> bytes:
         """What follows the messages: all that may differ between two turns of a conversation."""
-        return b'],"tool_choice":"none"}' if stub or (request.envelope.tools and not request.tools_allowed) else b"]}"
+        no_calls = stub or (bool(request.envelope.tools) and not request.tools_allowed)
+        end = b'],"tool_choice":"none"' if no_calls else b"]"
+        if request.output is not None and (
+            self.profile.output == "enforced" or (self.profile.output == "alone" and (no_calls or not request.envelope.tools))
+        ):
+            end += b',"response_format":' + dumps(response_format(request.output))
+        return end + b"}"
 
     def needs_stub(self, request: ModelRequest) -> bool:
         """Whether a tool must be offered that cannot be called: providers refuse calls in a history without tools."""
         return not request.envelope.tools and _has_calls(request.history)
 
+    def tail_text(self, request: ModelRequest) -> str:
+        """What follows the conversation in this request only; empty for most."""
+        tail = request.tail if request.tail.strip() else ""
+        if request.output is None or self.profile.output == "enforced":
+            return tail
+        words = output_words(request.output)
+        return f"{words}\n\n{tail}" if tail else words
+
     def tail(self, request: ModelRequest) -> tuple[Sequence[Entry], bytes]:
         """The history to send as it is, and the bytes of the volatile tail after it."""
         history = request.history
-        text = request.tail.strip()
+        text = self.tail_text(request)
         if not text:
             return history, b""
         if self.profile.tail == "join" and history:
             last = history[-1].message
             if isinstance(last, ToolResult):
-                joined = msgspec.structs.replace(last, content=f"{last.content}\n\n{request.tail}")
+                joined = msgspec.structs.replace(last, content=f"{last.content}\n\n{text}")
                 return history[:-1], self.encode(joined)
             if isinstance(last, UserMessage):
-                return history[:-1], self.encode(msgspec.structs.replace(last, text=f"{last.text}\n\n{request.tail}"))
-        return history, dumps({"role": "user", "content": request.tail})
+                return history[:-1], self.encode(msgspec.structs.replace(last, text=f"{last.text}\n\n{text}"))
+        return history, dumps({"role": "user", "content": text})
 
 
 def body_of(wire: ChatWire, request: ModelRequest, model: str) -> bytes:
@@ -175,7 +190,7 @@ def _filled(text: str, instead: str) -> str:
     return text if text.strip() else instead
 
 
-def _arguments(text: str) -> str:
+def arguments_of(text: str) -> str:
     """Arguments as an object in JSON. What a model got wrong is kept inside one: servers parse the history again."""
     if not text.strip():
         return "{}"

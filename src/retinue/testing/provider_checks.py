@@ -290,6 +290,39 @@ def check_choice(messages: Messages, body: Body) -> str | None:
     return None
 
 
+def check_response_format(messages: Messages, body: Body) -> str | None:
+    form: Any = body.get("response_format")
+    if form is None:
+        return None
+    fields: dict[str, Any] = cast("dict[str, Any]", form) if isinstance(form, dict) else {}
+    if fields.get("type") in ("text", "json_object"):
+        return None
+    inner: Any = fields.get("json_schema")
+    named: dict[str, Any] = cast("dict[str, Any]", inner) if isinstance(inner, dict) else {}
+    if fields.get("type") != "json_schema" or not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", str(named.get("name", ""))):
+        return "response_format is a json_schema with a name of 1 to 64 letters, digits, `_` and `-`"
+    schema: Any = named.get("schema")
+    if not isinstance(schema, dict) or cast("dict[str, Any]", schema).get("type") != "object":
+        return f"Invalid schema for response_format '{named['name']}': schema must be a JSON Schema of 'type: \"object\"'"
+    if named.get("strict") and not _is_closed(cast("dict[str, Any]", schema)):
+        return f"Invalid schema for response_format '{named['name']}': 'additionalProperties' is required to be false"
+    return None
+
+
+def _is_closed(schema: Any) -> bool:
+    """Whether every object of a strict schema is closed and all its fields are required."""
+    if isinstance(schema, list):
+        return all(_is_closed(item) for item in cast("list[Any]", schema))
+    if not isinstance(schema, dict):
+        return True
+    node = cast("dict[str, Any]", schema)
+    if node.get("type") == "object" and (
+        node.get("additionalProperties") is not False or sorted(node.get("required", [])) != sorted(node.get("properties", {}))
+    ):
+        return False
+    return all(_is_closed(value) for value in node.values())
+
+
 def check_stream_options(messages: Messages, body: Body) -> str | None:
     if body.get("stream_options") is not None and not body.get("stream"):
         return "stream_options is only allowed when stream is enabled"

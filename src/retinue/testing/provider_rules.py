@@ -53,6 +53,10 @@ _TOOL: Final[dict[str, Any]] = {
 }
 
 
+def _form(schema: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema} | more}
+
+
 def _body(*messages: dict[str, Any], **more: Any) -> Body:
     return {"model": "m", "tools": [_TOOL], "messages": list(messages)} | more
 
@@ -71,6 +75,7 @@ GOOD: Final[Body] = _body(
     stream_options={"include_usage": True},
     temperature=0.5,
     tool_choice="none",
+    response_format=_form({"type": "object", "properties": {}, "required": [], "additionalProperties": False}, strict=True),
 )
 """A request that every rule lets pass."""
 
@@ -257,6 +262,13 @@ RULES: Final[Sequence[Rule]] = (
         source=f"{OPENAI_CREATE} (writer/writer-framework#1013)",
         check=checks.check_choice,
         refused={"model": "m", "messages": [_user()], "tool_choice": "none"},
+    ),
+    Rule(
+        id="response_format",
+        text="`response_format` names a schema of type object; a strict one is closed, all its fields are required",
+        source="OpenAI guide, Structured model outputs (platform.openai.com/docs/guides/structured-outputs)",
+        check=checks.check_response_format,
+        refused=_body(_user(), response_format=_form({"type": "array", "items": {"type": "string"}})),
     ),
     Rule(
         id="stream_options",
