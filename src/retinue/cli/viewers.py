@@ -35,6 +35,8 @@ __all__ = [
 ]
 
 FRAME: Final = 0.1
+MARGIN: Final = 4
+"""Columns that stay free: a terminal echoes `^C` there, which must not begin a new line."""
 
 
 class Viewer(Protocol):
@@ -164,9 +166,8 @@ class LiveViewer(QuietViewer):
         if self.view.root is None:
             return Text("starting …", style="dim")
         width, height = self.console.size
-        return draw_tree(
-            self.view, now=self.now(), width=width, height=height - 2, ascii_only=not self.console.encoding.startswith("utf")
-        )
+        ascii_only = not self.console.encoding.startswith("utf")
+        return draw_tree(self.view, now=self.now(), width=width - MARGIN, height=height - 2, ascii_only=ascii_only)
 
     def pause(self) -> None:
         """See `Viewer`. The tree is taken away, so that no copy of it stays above each question."""
@@ -189,7 +190,7 @@ class LiveViewer(QuietViewer):
         """See `Viewer`. The line appears above the tree."""
         from rich.text import Text
 
-        self.console.print(Text(clean(message)))
+        self.console.print(Text(clean(message)), soft_wrap=True)
 
 
 def can_draw(stream: TextIO) -> bool:
