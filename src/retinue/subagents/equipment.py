@@ -43,7 +43,8 @@ class Equipment:
     `instructions` are complete but for the roster's section. `inherited` are handlers of the parent's tools, `capabilities`
     what is registered on this agent itself, `builtin` the file tools of its own workspace. `rules` is the chain from the
     root to this agent, `labels` the agent ids the sets belong to. `ceiling` is the smallest on the chain (D-03).
-    `file_tools`: whether it and its children register file tools at all. `shares_context`: its tools may look up what the root was given as `RuntimeContext.attributes`.
+    `file_tools`: whether it and its children register file tools at all. `shares_context`: its tools may look up what the
+    root was given as `RuntimeContext.attributes`.
     """
 
     agent_id: str
