@@ -84,21 +84,25 @@ async def ask(run: "Run", step: AskModel) -> None:
         tail=WRAP_UP if step.wrap_up else "",
         tools_allowed=not step.wrap_up,
     )
-    if definition.middleware:
-        request = await _before_reasoning(run, step, request)
-    if run.stop_reason is not None:  # asked to stop meanwhile: next_step decides
-        return
-    stream = _Stream(run, new_id("msg"))
-    started = journal.clock.monotonic()
+    stream, started = _Stream(run, new_id("msg")), journal.clock.monotonic()
+    run.interruptible = True
     try:
+        if definition.middleware:
+            request = await _before_reasoning(run, step, request)
+        if run.stop_reason is not None:  # asked to stop meanwhile: next_step decides
+            return
         answer = await _call_model(run, step, request, stream)
     except ModelError as error:
         _stage_partial(run, stream)
         _stage_error(run, stream, error, started)
+        run.interruptible = False
+        await run.absorb_interrupt()
         return
     except BaseException:
         _stage_partial(run, stream)
         raise
+    finally:
+        run.interruptible = False
     message = AssistantMessage(
         id=stream.message_id,
         text=answer.text,
@@ -122,6 +126,7 @@ async def ask(run: "Run", step: AskModel) -> None:
     )
     if stream.drafted:
         journal.stage_op(DropDraft(journal.key, stream.message_id))
+    await run.absorb_interrupt()
 
 
 async def _before_reasoning(run: "Run", step: AskModel, request: ModelRequest) -> ModelRequest:
@@ -129,8 +134,11 @@ async def _before_reasoning(run: "Run", step: AskModel, request: ModelRequest) -
     if not middleware:
         return request
     state = Reasoning(agent_id=request.agent_id, run_id=request.run_id, turn=step.turn, history=request.history, state=run.state)
-    for one in middleware:
-        await one.before_reasoning(state)
+    try:
+        for one in middleware:
+            await one.before_reasoning(state)
+    except Exception as error:
+        raise _author_fault(run, error, "a middleware", "middleware_raised") from error
     if not state.tail:
         return request
     tail = "\n\n".join(part for part in (*state.tail, request.tail) if part)
@@ -154,7 +162,6 @@ async def _call_model(run: "Run", step: AskModel, request: ModelRequest, stream:
 
     middleware = overriding(run.definition.middleware, "around_model_call") if run.definition.middleware else ()
     depth, holds = run.row.depth, False
-    run.interruptible = True
     try:
         if depth:
             await run.tree.slots.take(depth, run.order)
@@ -165,18 +172,23 @@ async def _call_model(run: "Run", step: AskModel, request: ModelRequest, stream:
         return await chain(middleware, "around_model_call", innermost)(call)
     except ModelError:
         raise
-    except Exception as error:  # a model of the user's own, or a middleware: its fault ends this run, and says where
-        raise ModelError(
-            f"model `{model.name}` ({model.provider}) raised {type(error).__name__}: {error}",
-            provider=model.provider,
-            model=model.name,
-            code="model_raised",
-            remedy="mend the model or middleware that raised it",
-        ) from error
+    except Exception as error:
+        raise _author_fault(run, error, f"model `{model.name}` ({model.provider})", "model_raised") from error
     finally:
-        run.interruptible = False
         if holds:
             run.tree.slots.give()
+
+
+def _author_fault(run: "Run", error: Exception, who: str, code: str) -> ModelError:
+    """What a model of the user's own or a middleware raised: it ends this run as failed."""
+    model = run.definition.model
+    return ModelError(
+        f"{who} raised {type(error).__name__}: {error}",
+        provider=model.provider,
+        model=model.name,
+        code=code,
+        remedy="mend the model or middleware that raised it",
+    )
 
 
 def _stage_partial(run: "Run", stream: _Stream) -> None:

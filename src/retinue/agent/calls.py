@@ -14,6 +14,7 @@ from retinue.agent.next_step import CallAction, CallStep
 from retinue.agent.ports import CallHandler, CallOutcome, Prepared
 from retinue.agent.texts import CANCELLED, LIMIT_TURNS, STOPPED, UNKNOWN_OUTCOME, bounded, denied, unknown_tool
 from retinue.config import Verdict
+from retinue.errors import LedgerError
 from retinue.events import PermissionRequest, RequestClosedEvent, ToolCallResultEvent
 from retinue.ids import new_id
 from retinue.ops import PutRequest
@@ -47,6 +48,8 @@ class Calls:
         self._run = run
         self._running: dict[int, _Running] = {}
         self._suspended: set[int] = set()
+        self.stuck: list[str] = []
+        """Names of the calls that did not end within the grace of a stop."""
 
     @property
     def busy(self) -> bool:
@@ -57,16 +60,17 @@ class Calls:
         """Do what each call needs. False if there was nothing to do: all that is left waits for a person."""
         ready: list[_Running] = []
         moved = False
+        stopping = self._run.stop_reason is not None
         for action in actions:
             index = action.ref.index
-            if index in self._running or index in self._suspended or action.step is CallStep.WAIT:
+            if index in self._running or action.step is CallStep.WAIT or (index in self._suspended and not stopping):
                 continue
             moved = True
             prepared = await self._prepare(action)
             if prepared is not None:
                 ready.append(_Running(action, prepared))
-        if ready:
-            await self._start(ready)
+        if ready and stopping is (self._run.stop_reason is not None):
+            await self._start(ready, alone=len(actions) == 1)
         if self._running:
             await self._progress()
             return True
@@ -90,8 +94,18 @@ class Calls:
                 text = unknown_tool(call.name, self._run.definition.tools)
                 self._record(action, CallOutcome(content=text, status=ResultStatus.ERROR))
             else:
-                return await self._admit(action, handler)
+                return await self._admitted(action, handler)
         return None
+
+    async def _admitted(self, action: CallAction, handler: CallHandler) -> Prepared | None:
+        """As `_admit`; what its author's code raises (a factory, a middleware, a check of arguments) is the call's error."""
+        try:
+            return await self._admit(action, handler)
+        except LedgerError:
+            raise
+        except Exception as error:  # noqa: BLE001
+            self._record(action, _raised(action.call.name, error))
+            return None
 
     async def _admit(self, action: CallAction, handler: CallHandler) -> Prepared | None:
         ref, call = action.ref, action.call
@@ -173,6 +187,7 @@ class Calls:
         request = batch.requests.get(action.ref.index) if batch is not None else None
         if batch is None or request is None or action.ref.index in batch.closed:
             return
+        await run.journal.settle()  # the request may still be on its way
         row = await run.tree.services.ledger.request(request.request_id)
         run.journal.stage(RequestClosedEvent(request_id=request.request_id, call=action.ref, answer="cancelled"))
         if row is not None and row.state is RequestState.OPEN:
@@ -188,16 +203,22 @@ class Calls:
             return CallOutcome(content=denied(action.call.name, because, closed.note), status=ResultStatus.DENIED)
         return CallOutcome(content=denied(action.call.name, f"the request was {closed.answer}"), status=ResultStatus.DENIED)
 
-    async def _start(self, ready: list[_Running]) -> None:
-        """Commit the intent where that must come first, then start everything side by side."""
-        journal = self._run.journal
+    async def _start(self, ready: list[_Running], *, alone: bool) -> None:
+        """Commit the intent where that must come first, then start everything side by side.
+
+        `alone`: the run has no other open call, so that it can do this one in its own task.
+        """
+        journal, stopping = self._run.journal, self._run.stop_reason is not None
         if any(one.prepared.barrier for one in ready):
             await journal.flush()
+            if not stopping and self._run.stop_reason is not None:
+                return  # asked to stop meanwhile: nothing has started, `next_step` closes them
         else:
             journal.flush_soon()
         for one in ready:
+            self._suspended.discard(one.action.ref.index)
             self._running[one.action.ref.index] = one
-        if len(self._running) == 1 and ready[0].prepared.inline:
+        if alone and ready[0].prepared.inline:
             outcome = await self._execute(ready[0])  # the only call: no task of its own is needed
             del self._running[ready[0].action.ref.index]
             self._record(ready[0].action, outcome)
@@ -225,15 +246,14 @@ class Calls:
         except Exception as error:
             if one.prepared.stop is not None:  # a delegation's fault is the ledger's or ours: never hide it
                 raise
-            text = f"`{one.action.call.name}` failed: {type(error).__name__}: {bounded(str(error), 1_000)}"
-            return CallOutcome(content=text, status=ResultStatus.ERROR)
+            return _raised(one.action.call.name, error)
 
     async def _progress(self) -> None:
         """Wait until a call ends, mail comes, or the run is to stop; record what ended."""
         run = self._run
         if run.stop_reason is not None:
             await self._stop_running()
-        else:
+        elif not any(one.task is not None and one.task.done() for one in self._running.values()):
             await run.woken()
         self._collect()
 
@@ -255,19 +275,28 @@ class Calls:
         for one in self._running.values():
             if one.prepared.stop is not None:
                 one.prepared.stop(run.stop_reason or "cancelled")
-            elif one.task is not None and not one.prepared.blocking:
+            elif one.task is not None and not (one.prepared.blocking and run.tree.services.threads.occupied_by(one.task)):
                 one.task.cancel()
         while tasks := [one.task for one in self._running.values() if one.task is not None and not one.task.done()]:
             left = deadline - run.journal.clock.monotonic()
-            if left <= 0:
+            if left > 0:
+                await run.wait_any(tasks, left)
+            elif children := [task for task in tasks if self._delegates(task)]:
+                await asyncio.wait(children, return_when=asyncio.FIRST_COMPLETED)  # their grace is over as well
+            else:
                 break
-            await run.wait_any(tasks, left)
         self._collect()
         for one in list(self._running.values()):
             del self._running[one.action.ref.index]
+            self.stuck.append(one.action.call.name)
             if one.task is not None:
                 run.tree.abandon(one.task, one.action.call.name)
+            if one.prepared.abandoned is not None:
+                one.prepared.abandoned()
             self._record(one.action, self._stopped(one))
+
+    def _delegates(self, task: "asyncio.Task[CallOutcome]") -> bool:
+        return any(one.task is task and one.prepared.stop is not None for one in self._running.values())
 
     def _stopped(self, one: _Running) -> CallOutcome:
         return CallOutcome(
@@ -309,7 +338,9 @@ class Calls:
         """Give up whatever still runs (the run itself has failed): nothing is left behind."""
         tasks = [one.task for one in self._running.values() if one.task is not None]
         self._running.clear()
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.gather(*tasks, return_exceptions=True)
+        await self._run.tree.services.end(tasks, self._run.tree.limits.stop_grace)
+
+
+def _raised(name: str, error: Exception) -> CallOutcome:
+    text = f"`{name}` failed: {type(error).__name__}: {bounded(str(error), 1_000)}"
+    return CallOutcome(content=text, status=ResultStatus.ERROR)

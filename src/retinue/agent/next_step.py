@@ -129,6 +129,10 @@ def read_answer(mail: Mail) -> AnswerMail:
 
 def next_step(projection: Projection, mail: Sequence[Mail], tools: Mapping[str, Kind]) -> Step:
     """What to do now. Pure: the same journal, mailbox and tools give the same step."""
+    if projection.finished is not None:
+        ended = projection.finished
+        assert ended.status != "waiting"  # never stored: a run that waits has not finished
+        return Finish(ended.status, ended.reason, ended.message, ended.remedy)
     for letter in mail:
         if letter.kind == "answer":
             answer = read_answer(letter)

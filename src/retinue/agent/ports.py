@@ -39,7 +39,8 @@ class CallOutcome:
 
 @dataclass(slots=True, kw_only=True)
 class Prepared:
-    """A call that may start: `execute` runs it. `stop` asks it to stop (a delegation); None: cancel its task.
+    """A call that may start: `execute` runs it. `stop` asks it to stop (a delegation); None: cancel its task. `abandoned`
+    is told when it did not end within the grace and is waited for no longer.
 
     `barrier`: the intent must be durable before it starts (M2). `blocking`: it runs in a thread and cannot be killed.
     `inline`: it may run in the caller's own task, because it heeds `stop`.
@@ -47,6 +48,7 @@ class Prepared:
 
     execute: Callable[[], Awaitable[CallOutcome]]
     stop: Callable[[str], None] | None = None
+    abandoned: Callable[[], None] | None = None
     barrier: bool = True
     blocking: bool = False
     inline: bool = False

@@ -4,7 +4,7 @@ It is built by `apply` from events in order and by nothing else, so a process th
 one. `next_step` decides from it; nobody else keeps state of a run.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from typing import Any, Final
 
@@ -36,15 +36,17 @@ Terminal = SubAgentInvocationCompletedEvent | SubAgentInvocationFailedEvent | Su
 class OpenCalls:
     """The calls of the last assistant message, while not all of them have a result.
 
-    `seq` and `attempt` are those of the message's event: a call asked for in an earlier attempt counts as started.
+    `seq` and `attempt` are those of the message's event: a call asked for in an earlier attempt counts as started. `state`
+    is the thread's as it was then: what a fork begins with.
     """
 
-    __slots__ = ("attempt", "closed", "invocations", "message", "requests", "results", "seq", "terminals")
+    __slots__ = ("attempt", "closed", "invocations", "message", "requests", "results", "seq", "state", "terminals")
 
-    def __init__(self, message: AssistantMessage, seq: int, attempt: int) -> None:
+    def __init__(self, message: AssistantMessage, seq: int, attempt: int, state: Mapping[str, Any]) -> None:
         self.message = message
         self.seq = seq
         self.attempt = attempt
+        self.state = state
         self.results: dict[int, ToolCallResultEvent] = {}
         self.requests: dict[int, PermissionRequest] = {}
         self.closed: dict[int, tuple[RequestClosedEvent, int]] = {}
@@ -142,7 +144,7 @@ class Projection:
         self.last = message
         if message.calls:
             self.call_ids.update(call.id for call in message.calls)
-            self.open = OpenCalls(message, seq, attempt)
+            self.open = OpenCalls(message, seq, attempt, self.state)
         else:
             self.history.append(Entry(message))
 
@@ -205,7 +207,7 @@ class Projection:
             self.cost_known = False
 
     def _on_state(self, event: StateSetEvent, _seq: int, _attempt: int) -> None:
-        self.state[event.name] = event.value
+        self.state = {**self.state, event.name: event.value}  # a new one: forks keep what they began with
 
     def _on_cancel(self, event: CancelSeenEvent, _seq: int, _attempt: int) -> None:
         self.cancel = event.reason or "cancelled"

@@ -5,9 +5,11 @@ intent to stop in the journal.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from itertools import takewhile
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -19,12 +21,22 @@ from retinue.agent.middleware import RunCall, Scope, StateHandle, chain, overrid
 from retinue.agent.next_step import AskModel, Finish, RunCalls, TakeAnswer, WaitForAnswer, next_step
 from retinue.agent.projection import Projection, project
 from retinue.agent.tool_handler import make_context
-from retinue.agent.tree import Tree
-from retinue.errors import LeaseLost, LedgerConflict
-from retinue.events import CancelSeenEvent, Event, MessageEvent, RequestClosedEvent, RunFinishedEvent, StateSetEvent, derived
+from retinue.agent.tree import MIDDLEWARE_STATE, Tree
+from retinue.errors import LeaseLost, LedgerConflict, ThreadBusy
+from retinue.events import (
+    CancelSeenEvent,
+    Event,
+    MessageEvent,
+    ModelCalledEvent,
+    RequestClosedEvent,
+    RunFinishedEvent,
+    StateSetEvent,
+    ToolCallResultEvent,
+    derived,
+)
 from retinue.messages import CallRef
 from retinue.models.port import Envelope
-from retinue.ops import PutState, RequestCancel, TakeMail
+from retinue.ops import DropDraft, Op, PutBlob, PutState, RequestCancel, TakeMail
 from retinue.rows import Mail, RunRow
 from retinue.states import RunState
 from retinue.tools.port import ToolContext
@@ -32,6 +44,11 @@ from retinue.tools.port import ToolContext
 __all__ = ["Run", "RunEnd"]
 
 MAIL_POLL_SECONDS = 1.0
+
+_log: Final = logging.getLogger("retinue")
+
+_HAPPENED: Final = (MessageEvent, ModelCalledEvent, ToolCallResultEvent, StateSetEvent)
+"""What a run says of itself alone: it stays true when a commit that it was to ride with is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +75,6 @@ class Run:
         head: int,
         stored: bool,
         envelope: Envelope | None = None,
-        session_state: dict[str, Any] | None = None,
     ) -> None:
         self.tree = tree
         self.definition = definition
@@ -85,7 +101,8 @@ class Run:
         self._unasked = stored
         self._task: asyncio.Task[Any] | None = None
         self._wake: asyncio.Future[None] | None = None
-        self._session_state = session_state or {}
+        self._look = False
+        self._session_state: dict[str, Any] = {}
 
     @property
     def row(self) -> RunRow:
@@ -109,19 +126,11 @@ class Run:
         """
         self._task = asyncio.current_task()
         self.tree.runs[self.row.run_id] = self
+        asked = self.tree.stop_of(self.row.lineage)
+        if asked is not None:
+            self.stop(asked)
         try:
-            middleware = overriding(self.definition.middleware, "around_run") if self.definition.middleware else ()
-            if not middleware:
-                return await self._loop()
-            call = RunCall(
-                agent_id=self.definition.agent_id,
-                run_id=self.row.run_id,
-                attempt=self.row.attempt,
-                depth=self.row.depth,
-                state=self.state,
-            )
-            driven: Callable[[RunCall], Awaitable[RunEnd]] = lambda _call: self._loop()  # noqa: E731
-            return await chain(middleware, "around_run", driven)(call)
+            return await (self._around() if self.definition.middleware else self._loop())
         except BaseException:
             self.tree.given_up = True  # what runs below is ended at once, and can be resumed with this run
             await self._calls.end()
@@ -129,6 +138,52 @@ class Run:
             raise
         finally:
             self.tree.runs.pop(self.row.run_id, None)
+
+    async def _around(self) -> RunEnd:
+        """The loop, with the middleware around it. The journal's end stands, whatever the middleware makes of it."""
+        middleware = overriding(self.definition.middleware, "around_run")
+        ends: list[RunEnd] = []
+        faults: list[BaseException] = []
+
+        async def driven(_call: RunCall) -> RunEnd:
+            try:
+                ends.append(await self._loop())
+            except BaseException as error:
+                faults.append(error)
+                raise
+            return ends[-1]
+
+        call = RunCall(
+            agent_id=self.definition.agent_id,
+            run_id=self.row.run_id,
+            attempt=self.row.attempt,
+            depth=self.row.depth,
+            state=self.state,
+        )
+        try:
+            key = self.row.key
+            self._session_state = await self.tree.session_state(key.user, key.session)
+            await chain(middleware, "around_run", driven)(call)
+        except asyncio.CancelledError:
+            if faults:
+                raise
+            self._interrupted()
+        except Exception as error:
+            if faults or (not ends and self.projection.open is not None):
+                raise  # the loop's own fault, or nothing that can be closed here: the run can be resumed
+            self._author_fault(f"a middleware raised {type(error).__name__}: {error}")
+        if not ends:
+            if self.stop_reason is None:
+                self._author_fault("a middleware did not call `next`")
+            return await self._loop()
+        return ends[-1]
+
+    def _author_fault(self, message: str) -> None:
+        """End the run as failed because of what its author's code did, unless it has ended already."""
+        if self.projection.finished is not None:
+            _log.warning("run %s had ended when %s", self.row.run_id, message)
+            return
+        self._stage_end(Finish("failed", "middleware_raised", message, "mend the middleware"))
 
     async def _loop(self) -> RunEnd:
         retries = 0
@@ -201,12 +256,23 @@ class Run:
                 self.tree.asked(placed)
 
     async def _finish(self, step: Finish) -> RunEnd:
-        projection, row = self.projection, self.row
+        if self.projection.finished is None:
+            self._stage_end(step)
+        if self.is_root:
+            await self.journal.flush()
+        elif self.journal.in_flight:
+            await self.journal.settle()
+        ended = self.projection.finished
+        assert ended is not None
+        return RunEnd(step.status, ended.reason, ended.message, ended.remedy)
+
+    def _stage_end(self, step: Finish) -> None:
+        projection = self.projection
         self.journal.stage(
             RunFinishedEvent(
                 status=step.status,
                 reason=step.reason,
-                message=step.message,
+                message=self._with_stuck(step.message),
                 remedy=step.remedy,
                 usage=projection.tree_usage,
                 cost=projection.cost,
@@ -214,26 +280,43 @@ class Run:
         )
         self.journal.put_run(
             msgspec.structs.replace(
-                row, state=RunState(step.status), reason=step.reason, owner=None, updated_at=self.journal.clock.now_ms()
+                self.row,
+                state=RunState(step.status),
+                reason=step.reason,
+                owner=None,
+                updated_at=self.journal.clock.now_ms(),
             )
         )
-        if self.is_root:
-            await self.journal.flush()
-        return RunEnd(step.status, step.reason, step.message, step.remedy)
 
-    async def _suspend(self) -> RunEnd:
+    def _with_stuck(self, message: str) -> str:
+        """A terminal names what did not stop within the grace (M8); the root's names what is below it too."""
+        stuck = self.tree.stopping if self.is_root else self._calls.stuck
+        if not stuck:
+            return message
+        names = ", ".join(f"`{name}`" for name in stuck)
+        return f"{message}; still stopping: {names}" if message else f"still stopping: {names}"
+
+    async def _suspend(self) -> RunEnd | None:
         """Wait on disk: the lease is given back, and any process can go on when the answer is there (D-28)."""
-        self.journal.put_run(
-            msgspec.structs.replace(self.row, state=RunState.WAITING, owner=None, updated_at=self.journal.clock.now_ms())
-        )
-        if self.is_root:
-            await self.journal.flush()
-        return RunEnd("waiting", "permission")
+        self._put_state(RunState.WAITING, None)
+        if not self.is_root:
+            if self.journal.in_flight:
+                await self.journal.settle()
+            return RunEnd("waiting", "permission")
+        await self.journal.flush()
+        if self.stop_reason is None:
+            return RunEnd("waiting", "permission")
+        self._put_state(RunState.RUNNING, self.tree.services.owner_id)  # asked to stop meanwhile: nobody else would do it
+        return None
+
+    def _put_state(self, state: RunState, owner: str | None) -> None:
+        self.journal.put_run(msgspec.structs.replace(self.row, state=state, owner=owner, updated_at=self.journal.clock.now_ms()))
 
     # Waiting and waking
 
     def wake_up(self, _task: object = None) -> None:
-        """Let the driver look again."""
+        """Let the driver look again, now or when it next would wait."""
+        self._look = True
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
@@ -243,14 +326,14 @@ class Run:
         self.wake_up()
 
     async def woken(self) -> None:
-        """Return when `wake_up` is called."""
-        if self._mail_waits:
-            return
-        self._wake = asyncio.get_running_loop().create_future()
-        try:
-            await self._wake
-        finally:
-            self._wake = None
+        """Return when `wake_up` is called, or has been since the last time."""
+        if not self._look:
+            self._wake = asyncio.get_running_loop().create_future()
+            try:
+                await self._wake
+            finally:
+                self._wake = None
+        self._look = False
 
     async def wait_any(self, tasks: Sequence["asyncio.Task[Any]"], seconds: float) -> None:
         """Return when one of `tasks` is done or `seconds` have passed on the run's clock."""
@@ -276,6 +359,7 @@ class Run:
         try:
             await self.woken()
         finally:
+            timer.remove_done_callback(self.wake_up)
             timer.cancel()
             await asyncio.gather(timer, return_exceptions=True)
         self._mail_waits = True
@@ -283,19 +367,37 @@ class Run:
 
     # Stopping
 
-    def stop(self, reason: str) -> None:
-        """Stop this run and everything below it. The intent must be durable before (M8), or travel with the next commit."""
+    def stop(self, reason: str, *, below: str | None = None) -> None:
+        """Stop this run and everything below it, which is told `below` if that is another reason.
+
+        The intent must be durable before (M8), or travel with the next commit.
+        """
         if self.stop_reason is not None:
             return
         self.stop_reason = reason
+        self.tree.stops.setdefault(self.row.run_id, below or reason)
         self._stop_at = self.journal.clock.monotonic()
-        self._calls.stop(reason)
+        self._calls.stop(below or reason)
         if self.interruptible and self._task is not None:
             self.interruptible = False
             self._interrupting = True
             self._task.cancel()
         else:
             self.wake_up()
+
+    def stop_with_intent(self, reason: str, *, by: str, below: str | None = None) -> None:
+        """Stop this run; the intent travels with its next commit."""
+        if self.stop_reason is None and self.projection.finished is None:
+            self.journal.stage_op(RequestCancel(self.row.run_id, reason, by, self.journal.clock.now_ms()))
+        self.stop(reason, below=below)
+
+    async def absorb_interrupt(self) -> None:
+        """Take in an interruption that a model call or a middleware did not raise, before it reaches somebody else."""
+        if self._interrupting:
+            await asyncio.sleep(0)  # raises it here, if it is still to come
+            self._interrupting = False
+            if self._task is not None:
+                self._task.uncancel()
 
     def stop_deadline(self) -> float:
         """When the grace is over, on the monotonic clock."""
@@ -313,10 +415,7 @@ class Run:
             self.tree.interruptions += 1
             if self.tree.interruptions > 1 or self.tree.given_up:
                 raise asyncio.CancelledError
-            root = self.tree.runs.get(self.tree.root_run, self)
-            if root.stop_reason is None:
-                root.journal.stage_op(RequestCancel(root.row.run_id, "interrupted", "caller", root.journal.clock.now_ms()))
-                root.stop("interrupted")
+            self.tree.runs.get(self.tree.root_run, self).stop_with_intent("interrupted", by="caller")
         if task is not None:
             task.uncancel()
 
@@ -325,32 +424,45 @@ class Run:
 
         What was staged is void; the run goes on from what the ledger says.
         """
+        old, ledger = self.journal, self.tree.services.ledger
+        await old.abandon()
+        row, stored = await ledger.run(self.row.run_id), await ledger.journal(self.row.key)
+        if row is None and conflict.code in ("head_moved", "exists"):
+            raise ThreadBusy(
+                f"thread `{self.row.key.thread}` of session `{self.row.key.session}` was given another run at the same moment",
+                remedy="wait for that one, then try again",
+            ) from conflict
         if conflict.code == "head_moved":
-            await self.journal.abandon()
             raise LeaseLost(
                 f"run `{self.row.run_id}` was taken over by another process",
                 remedy="this process writes nothing more to it; look at it with `retinue threads show`",
             ) from conflict
-        await self.journal.abandon()
-        ledger = self.tree.services.ledger
-        row, journal = await ledger.run(self.row.run_id), await ledger.journal(self.row.key)
-        if row is None or journal is None or retries > 3 or row.attempt != self.row.attempt:
+        if row is None or stored is None or retries > 3 or row.attempt != self.row.attempt:
             raise conflict
-        projection = project(journal.own, journal.inherited)
         self.journal = RunJournal(
             ledger,
-            self.journal.clock,
+            old.clock,
             row,
-            projection,
-            generation=journal.row.generation,
-            head=journal.row.head,
+            project(stored.own, stored.inherited),
+            generation=stored.row.generation,
+            head=stored.row.head,
             stored=True,
             tell=self._tell,
         )
         self._mail_waits = True
+        if conflict.code == "cancelled":
+            self._keep(*old.lost())
         intent = await ledger.cancel_intent(row.lineage)
         if intent is not None:
             self.stop(intent)
+
+    def _keep(self, events: Sequence[Event], ops: Sequence[Op]) -> None:
+        """Stage again what had happened before the child that may no longer begin, or the end that came too late."""
+        for event in takewhile(lambda one: isinstance(one, _HAPPENED), events):
+            self.journal.stage(event)
+        for op in ops:
+            if isinstance(op, PutBlob | PutState | DropDraft | RequestCancel):
+                self.journal.stage_op(op)
 
     # For tools, middleware and viewers
 
@@ -362,14 +474,16 @@ class Run:
         """A middleware's state of this thread or session (H-27)."""
         if scope == "thread":
             return StateHandle(
-                self.projection.state.get, lambda name, value: self.journal.stage(StateSetEvent(name=name, value=value))
+                lambda name: self.projection.state.get(name),
+                lambda name, value: self.journal.stage(StateSetEvent(name=name, value=value)),
             )
         return StateHandle(self._session_state.get, self._set_session_state)
 
     def _set_session_state(self, name: str, value: Any) -> None:
         self._session_state[name] = value
         key = self.row.key
-        self.journal.stage_op(PutState(key.user, key.session, name, msgspec.Raw(msgspec.json.encode(value))))
+        raw = msgspec.Raw(msgspec.json.encode(value))
+        self.journal.stage_op(PutState(key.user, key.session, f"{MIDDLEWARE_STATE}{name}", raw))
 
     def placed(self, event: Any, seq: int, at: int) -> Any:
         """The event with its place in the tree filled in, for viewers."""

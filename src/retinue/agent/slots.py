@@ -6,10 +6,8 @@ timer, so a parent never holds what its child needs; a free slot goes to the dee
 
 import asyncio
 import heapq
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 
-__all__ = ["Slots"]
+__all__ = ["Hold", "Slots"]
 
 
 class Slots:
@@ -56,14 +54,32 @@ class Slots:
                 self.taken += 1
                 future.set_result(None)
 
-    @asynccontextmanager
-    async def hold(self, depth: int, order: int) -> AsyncGenerator[None]:
-        """Hold a slot while the block runs. The root of a tree (depth 0) needs none."""
-        if depth == 0:
-            yield
-            return
-        await self.take(depth, order)
-        try:
-            yield
-        finally:
-            self.give()
+    def hold(self, depth: int, order: int) -> "Hold":
+        """A slot for a block: `async with slots.hold(…):`. The root of a tree (depth 0) needs none."""
+        return Hold(self, depth, order)
+
+
+class Hold:
+    """A slot that is held while a block runs, or until `release`, if the block does not end."""
+
+    __slots__ = ("_depth", "_held", "_order", "_slots")
+
+    def __init__(self, slots: Slots, depth: int, order: int) -> None:
+        self._slots = slots
+        self._depth = depth
+        self._order = order
+        self._held = False
+
+    async def __aenter__(self) -> None:
+        if self._depth:
+            await self._slots.take(self._depth, self._order)
+            self._held = True
+
+    async def __aexit__(self, *_exc: object) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Give the slot back. Idempotent."""
+        if self._held:
+            self._held = False
+            self._slots.give()

@@ -56,19 +56,26 @@ class ToolHandler:
         context_report = _Report(run, ref, call.name)
         context._report = context_report
 
+        hold = run.tree.slots.hold(run.row.depth, run.order)
+
         async def execute() -> CallOutcome:
-            slots, row = run.tree.slots, run.row
             try:
-                if row.depth == 0:
+                async with hold:
                     output = await self.tool.run(call.arguments, context)
-                else:
-                    async with slots.hold(row.depth, run.order):
-                        output = await self.tool.run(call.arguments, context)
             finally:
                 context.cancelled = True  # whoever still holds it can report nothing any more
             return CallOutcome(content=output.content, status=output.status, metadata=output.metadata)
 
-        return Prepared(execute=execute, barrier=not self.tool.flags.read_only, blocking=self.tool.blocking)
+        def abandoned() -> None:
+            context.cancelled = True
+            hold.release()  # what is stuck must not keep others from working
+
+        return Prepared(
+            execute=execute,
+            barrier=not self.tool.flags.read_only,
+            blocking=self.tool.blocking,
+            abandoned=abandoned,
+        )
 
     async def reattach(
         self, run: "Run", ref: CallRef, call: ToolCall, started: SubAgentInvocationStartedEvent

@@ -5,9 +5,11 @@ Nothing here is needed to go on with a tree: another process makes its own from 
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import msgspec
 
 from retinue.agent.slots import Slots
 from retinue.clock import Clock
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
 __all__ = ["Services", "Tree", "Viewer"]
 
 VIEWER_DELTAS = 1_000
+
+MIDDLEWARE_STATE: Final = "middleware:"
+"""What the names of middleware's state begin with in a session, where remembered answers are kept too."""
 
 
 class ToolPool(Protocol):
@@ -41,7 +46,36 @@ class Services:
     owner_id: str
     threads: Any
     stored_blobs: set[str]
+    strays: "set[asyncio.Task[Any]]" = field(default_factory=set["asyncio.Task[Any]"])
     mail: Callable[[ThreadKey], None] | None = None
+
+    def keep(self, task: "asyncio.Task[Any]") -> None:
+        """Own a task that does not heed its cancellation, until it ends; whatever it raises then is of no more use."""
+        self.strays.add(task)
+        task.add_done_callback(self._forget)
+
+    def _forget(self, task: "asyncio.Task[Any]") -> None:
+        self.strays.discard(task)
+        if not task.cancelled():
+            task.exception()
+
+    async def end(self, tasks: "Iterable[asyncio.Task[Any]]", seconds: float) -> None:
+        """Cancel tasks and wait for them, at most `seconds`; what has not ended then is kept."""
+        left: set[asyncio.Task[Any]] = {task for task in tasks if not task.done() and task is not asyncio.current_task()}
+        if not left:
+            return
+        for task in left:
+            task.cancel()
+        timer = asyncio.ensure_future(self.clock.sleep(seconds))
+        try:
+            while left and not timer.done():
+                await asyncio.wait({*left, timer}, return_when=asyncio.FIRST_COMPLETED)
+                left = {task for task in left if not task.done()}
+        finally:
+            timer.cancel()
+            for task in left:
+                self.keep(task)
+            await asyncio.gather(timer, return_exceptions=True)
 
 
 class Viewer:
@@ -124,7 +158,9 @@ class Tree:
         self.ended = asyncio.Event()
         self.interruptions = 0
         self.given_up = False
+        self.stops: dict[str, str] = {}
         self.stopping: list[str] = []
+        self._states: dict[tuple[str, str], dict[str, Any]] = {}
         self._order = 0
         self._helpers: set[asyncio.Task[Any]] = set()
 
@@ -142,6 +178,20 @@ class Tree:
         """Whether a person's yes under this name was remembered for the root's session."""
         state = await self.services.ledger.state(self.root_key.user, self.root_key.session)
         return state.get(name) == b'"allow"'
+
+    async def session_state(self, user: str, session: str) -> dict[str, Any]:
+        """The state that middleware keeps in a session, as the ledger has it now; one object for all runs of the tree."""
+        kept = self._states.setdefault((user, session), {})
+        for name, raw in (await self.services.ledger.state(user, session)).items():
+            if name.startswith(MIDDLEWARE_STATE):
+                kept[name.removeprefix(MIDDLEWARE_STATE)] = msgspec.json.decode(raw)
+        return kept
+
+    def stop_of(self, lineage: Sequence[str]) -> str | None:
+        """Why a run of this lineage is to stop, if it is: it may have been asked before the run began."""
+        if not self.stops:
+            return None
+        return next((self.stops[run_id] for run_id in lineage if run_id in self.stops), None)
 
     def next_order(self) -> int:
         """The place of the next run in the order in which the tree's runs began."""
@@ -164,9 +214,11 @@ class Tree:
         except asyncio.CancelledError:
             raise
         except Exception as error:  # noqa: BLE001  # the author's code: its fault must not hang the run
+            if getattr(error, "code", None) == "already_answered":
+                return  # somebody else was faster, or the run that asked was stopped
             root = self.runs.get(self.root_run)
             if root is not None:
-                root.stop(f"on_request raised {type(error).__name__}: {error}")
+                root.stop_with_intent(f"on_request raised {type(error).__name__}: {error}", by="on_request")
 
     def help(self, work: Coroutine[Any, Any, Any], name: str) -> "asyncio.Task[Any]":
         """Run something beside the tree's runs; it ends with the tree at the latest."""
@@ -179,16 +231,13 @@ class Tree:
         """A call that did not end within the grace: it is fenced from writing, cancelled, and kept until it ends."""
         self.stopping.append(name)
         task.cancel()
-        self._helpers.add(task)
-        task.add_done_callback(self._helpers.discard)
+        self.services.keep(task)
 
     async def close(self) -> None:
         """End the helpers and the viewers."""
-        helpers = [task for task in self._helpers if task is not asyncio.current_task()]
-        for task in helpers:
-            task.cancel()
-        if helpers:
-            await asyncio.gather(*helpers, return_exceptions=True)
-        for viewer in self.viewers:
-            viewer.close()
-        self.ended.set()
+        try:
+            await self.services.end(self._helpers, self.limits.stop_grace)
+        finally:
+            for viewer in self.viewers:
+                viewer.close()
+            self.ended.set()

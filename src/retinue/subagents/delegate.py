@@ -5,7 +5,7 @@ the child's run in this process, its end, its stopping and its time limit, and h
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,19 +19,21 @@ from retinue.agent.projection import Projection, inherit_entries, project
 from retinue.agent.run import Run, RunEnd
 from retinue.agent.texts import bounded
 from retinue.config import SubAgentContextPolicy
-from retinue.errors import LedgerError
+from retinue.errors import ConfigurationError, LedgerError
 from retinue.events import (
     MessageEvent,
     RunStartedEvent,
+    StateSetEvent,
     SubAgentInvocationCancelledEvent,
     SubAgentInvocationCompletedEvent,
     SubAgentInvocationFailedEvent,
     SubAgentInvocationStartedEvent,
     ThreadCreatedEvent,
+    ToolCallResultEvent,
     encode,
 )
 from retinue.ids import new_id, new_sub_session, tool_child_thread
-from retinue.messages import CallRef, ToolCall, UserMessage
+from retinue.messages import CallRef, Entry, ToolCall, ToolResult, UserMessage
 from retinue.ops import Append, CreateThread, NewEvent, PutBlob, PutInvocation
 from retinue.rows import ForkPoint, InvocationRow, RunRow, ThreadKey, ThreadRow
 from retinue.states import InvocationState, ResultStatus, RunState
@@ -50,6 +52,8 @@ __all__ = [
 
 SUMMARY_CHARACTERS: Final = 2_000
 TIMEOUT: Final = "timeout"
+TIME_LIMIT: Final = "limit:timeout_seconds"
+"""Why a child was stopped that reached its time limit; its parent is told `timeout`."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -97,6 +101,11 @@ def limit_refusal(run: Run, ceiling: int) -> CallOutcome | None:
             f"`max_subagent_depth` is {ceiling}. Do this part yourself."
         )
         return CallOutcome(content=text, status=ResultStatus.LIMIT)
+    return count_refusal(run)
+
+
+def count_refusal(run: Run) -> CallOutcome | None:
+    """Why the tree may not have another child (D-30)."""
     limits = run.tree.limits
     if run.tree.children >= limits.max_tree_children:
         text = (
@@ -110,10 +119,11 @@ def limit_refusal(run: Run, ceiling: int) -> CallOutcome | None:
 def fork_projection(parent: Projection, policy: SubAgentContextPolicy) -> Projection:
     """A child's projection before its first event: the parent's history without the message in flight, or nothing (D-14)."""
     projection = Projection()
-    if policy is SubAgentContextPolicy.FORK:
+    batch = parent.open
+    if policy is SubAgentContextPolicy.FORK and batch is not None:
         projection.history = inherit_entries(parent.history)
-        projection.call_ids = set(parent.call_ids)
-        projection.state = dict(parent.state)
+        projection.call_ids = parent.call_ids - {call.id for call in batch.message.calls}
+        projection.state = dict(batch.state)
     return projection
 
 
@@ -179,14 +189,19 @@ def child_key(run: Run, wanted: Delegation, invocation_id: str) -> ThreadKey:
     return ThreadKey(parent.user, parent.session, tool_child_thread(invocation_id))
 
 
-def stage_run(child: Run, text: str, *, created: ThreadRow | None) -> None:
-    """Stage the beginning of a run: the thread's first event, RUN_STARTED, its input, and its envelope's blob."""
+def stage_run(child: Run, text: str, *, created: ThreadRow | None, copied: "Copied | None" = None) -> None:
+    """Stage the beginning of a run: the thread's first event, RUN_STARTED, its input, and its envelope's blob.
+
+    `copied` is what the thread begins with where that is not a reference to another one.
+    """
     journal, definition, services = child.journal, child.definition, child.tree.services
     if created is not None:
         journal.create(created)
         journal.stage(
             ThreadCreatedEvent(default_agent_id=created.default_agent_id, base=created.base, metadata=dict(created.metadata))
         )
+    if copied is not None:
+        _stage_copy(child, copied)
     journal.stage(
         RunStartedEvent(
             agent_id=definition.agent_id,
@@ -207,14 +222,61 @@ def stage_run(child: Run, text: str, *, created: ThreadRow | None) -> None:
     journal.stage(MessageEvent(message=UserMessage(id=new_id("msg"), text=text)))
 
 
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """What a child's thread begins with after a middleware has changed the fork: no reference can stand for that."""
+
+    history: Sequence[Entry]
+    state: Mapping[str, Any]
+
+
+def _stage_copy(child: Run, copied: Copied) -> None:
+    for name, value in copied.state.items():
+        child.journal.stage(StateSetEvent(name=name, value=value))
+    for entry in copied.history:
+        message = entry.message
+        if isinstance(message, ToolResult):
+            event = ToolCallResultEvent(
+                call=message.call,
+                call_id=message.call_id,
+                name=message.name,
+                content=message.content,
+                status=message.status,
+            )
+            child.journal.stage(event)
+        else:
+            child.journal.stage(MessageEvent(message=message))
+    if child.projection.open is not None or len(child.projection.history) != len(copied.history):
+        raise ConfigurationError(
+            "`before_fork_commit` left a history in which a call and its results are not together",
+            code="invalid_history",
+            remedy="leave out whole turns: an assistant message goes with all its results",
+        )
+
+
 async def delegate(
     run: Run, ref: CallRef, call: ToolCall, wanted: Delegation, words: Format, *, key: ThreadKey | None = None
-) -> Prepared:
+) -> Prepared | CallOutcome:
     """Stage everything that must be committed with the call's intent, and give back the child ready to run."""
-    run.tree.children += 1
-    invocation_id, child_run = new_id("inv"), new_id("run")
+    refused = count_refusal(run)  # again: another run of the tree may have made the last one meanwhile
+    if refused is not None:
+        return refused
+    invocation_id = new_id("inv")
     key = key or child_key(run, wanted, invocation_id)
+    run.tree.children += 1
     run.tree.busy.add(key)
+    try:
+        return await _make_child(run, ref, call, wanted, words, key, invocation_id)
+    except BaseException:
+        run.tree.children -= 1
+        run.tree.busy.discard(key)
+        raise
+
+
+async def _make_child(
+    run: Run, ref: CallRef, call: ToolCall, wanted: Delegation, words: Format, key: ThreadKey, invocation_id: str
+) -> Prepared:
+    child_run = new_id("run")
     now = run.journal.clock.now_ms()
     definition, parent = wanted.definition, run.row
     row = RunRow(
@@ -236,11 +298,15 @@ async def delegate(
         model=definition.model_reference,
     )
     created: ThreadRow | None = None
+    copied: Copied | None = None
     if wanted.existing is None:
         created = child_thread(run, call, wanted, key, invocation_id)
         policy = SubAgentContextPolicy(created.metadata["contextPolicy"])
         projection, generation, head = fork_projection(run.projection, policy), 1, 0
-        await _before_fork_commit(run, definition, projection, policy)
+        history = await _before_fork_commit(run, definition, projection, policy)
+        if history is not None:
+            created = msgspec.structs.replace(created, base=None)
+            copied, projection = Copied(history, projection.state), Projection()
     else:
         stored = await run.tree.services.ledger.journal(key)
         if stored is None:
@@ -249,7 +315,7 @@ async def delegate(
         projection = project(stored.own, stored.inherited)
         generation, head = stored.row.generation, stored.row.head
     child = Run(run.tree, definition, row, projection, generation=generation, head=head, stored=False)
-    stage_run(child, wanted.text, created=created)
+    stage_run(child, wanted.text, created=created, copied=copied)
     invocation = InvocationRow(
         invocation_id=invocation_id,
         parent=parent.key,
@@ -293,13 +359,17 @@ async def delegate(
 
 async def _before_fork_commit(
     run: Run, definition: AgentDefinition, projection: Projection, policy: SubAgentContextPolicy
-) -> None:
-    """Let middleware see a fork before it is committed (H-24)."""
+) -> list[Entry] | None:
+    """Let middleware see a fork before it is committed (H-24). The history that it wants instead, or None."""
     if policy is not SubAgentContextPolicy.FORK or not run.definition.middleware:
-        return
-    fork = Fork(parent_run=run.row.run_id, child_agent_id=definition.agent_id, history=projection.history)
+        return None
+    fork = Fork(parent_run=run.row.run_id, child_agent_id=definition.agent_id, history=list(projection.history))
     for one in overriding(run.definition.middleware, "before_fork_commit"):
         await one.before_fork_commit(fork)
+    same = len(fork.history) == len(projection.history) and all(
+        mine is theirs for mine, theirs in zip(fork.history, projection.history, strict=True)
+    )
+    return None if same else list(fork.history)
 
 
 async def reattach(
@@ -311,6 +381,7 @@ async def reattach(
         LedgerError: the ledger does not hold what the parent's journal names.
     """
     ledger = run.tree.services.ledger
+    await run.journal.flush()  # what it did last may only be staged
     invocation = await ledger.invocation(started.invocation_id)
     row = await ledger.run(started.child_run_id)
     stored = await ledger.journal(row.key) if row is not None else None
@@ -335,8 +406,11 @@ async def reattach(
     attached = _Child(run, child, invocation, words, invocation.timeout_seconds)
     if row.state.terminal:
         return attached.outcome(RunEnd(row.state.value, row.reason), Batch())  # type: ignore[arg-type]
-    if run.stop_reason is not None:
-        child.stop(run.stop_reason)
+    intent = await ledger.cancel_intent(row.lineage)
+    if intent is not None:
+        child.stop(intent)  # a cancel is finished, never resumed (M8)
+    if row.state is RunState.WAITING:
+        child.journal.put_run(msgspec.structs.replace(row, state=RunState.RUNNING, owner=run.tree.services.owner_id))
     if invocation.state is InvocationState.WAITING:
         attached.put(InvocationState.RUNNING, run.journal.stage_op)
     return attached.prepared()
@@ -370,7 +444,7 @@ class _Child:
 
         async def watch() -> None:
             await self._child.journal.clock.sleep(seconds)
-            self._child.stop(TIMEOUT)
+            self._child.stop_with_intent(TIME_LIMIT, by="time limit", below="the time limit of a run above was reached")
 
         timer = asyncio.create_task(watch(), name=f"retinue time limit {self._invocation.invocation_id}")
         try:
@@ -395,25 +469,23 @@ class _Child:
             return CallOutcome(suspended=True, batch=batch)
         self._run.tree.busy.discard(self._invocation.child)
         text = self._child.projection.text
-        timed_out = end.status == "cancelled" and end.reason == TIMEOUT
-        status = TIMEOUT if timed_out else end.status
-        state = InvocationState.FAILED if timed_out else InvocationState(end.status)
-        self.put(state, batch.ops.append, end.reason)
-        message = end.message
-        if timed_out:
-            message = f"the time limit of {self._timeout:g} s was reached"
-        child_end = ChildEnd(
-            status=status, text=text, reason=end.reason, message=message, remedy=end.remedy, row=self._invocation
-        )
+        status, reason, message = end.status, end.reason, end.message
+        if end.status == "cancelled" and end.reason == TIME_LIMIT:
+            limit = "" if self._timeout is None else f" of {self._timeout:g} s"
+            told = f"the time limit{limit} was reached"
+            status, reason, message = TIMEOUT, TIMEOUT, f"{told}; {message}" if message else told
+        state = InvocationState.FAILED if status == TIMEOUT else InvocationState(end.status)
+        self.put(state, batch.ops.append, reason)
+        child_end = ChildEnd(status=status, text=text, reason=reason, message=message, remedy=end.remedy, row=self._invocation)
         return CallOutcome(
             content=self._words.content(child_end),
             status=_RESULT_STATUS[status],
-            metadata=self._metadata(status, end),
+            metadata=self._metadata(status, reason),
             events=[self._terminal(child_end)],
             batch=batch,
         )
 
-    def _metadata(self, status: str, end: RunEnd) -> dict[str, Any]:
+    def _metadata(self, status: str, reason: str | None) -> dict[str, Any]:
         """What H-10 promises on the tool result."""
         row = self._invocation
         made: dict[str, Any] = {
@@ -424,8 +496,8 @@ class _Child:
             "invocationId": row.invocation_id,
             "contextPolicy": row.context_policy,
         }
-        if end.reason is not None:
-            made["reason"] = end.reason
+        if reason is not None:
+            made["reason"] = reason
         return made
 
     def _terminal(

@@ -40,7 +40,7 @@ class _Outcome(NamedTuple):
 class _Job:
     """One call. Its fields change only under the pool's lock."""
 
-    __slots__ = ("abandoned", "call", "future", "id", "loop", "name", "owner", "thread")
+    __slots__ = ("abandoned", "call", "future", "id", "loop", "name", "owner", "task", "thread")
 
     def __init__(self, job_id: int, name: str, owner: str, call: Callable[[], Any]) -> None:
         self.id = job_id
@@ -49,6 +49,7 @@ class _Job:
         self.call = call
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[_Outcome] = self.loop.create_future()
+        self.task = asyncio.current_task()
         self.thread: threading.Thread | None = None
         self.abandoned = False
 
@@ -116,6 +117,11 @@ class ToolThreads:
         """The calls that occupy a thread now, oldest first; of one owner, or all."""
         with self._changed:
             return [job.view for job in self._running.values() if owner in (None, job.owner)]
+
+    def occupied_by(self, task: "asyncio.Task[Any]") -> bool:
+        """Whether a call that this task waits for has a thread: then it can no longer be kept from running."""
+        with self._changed:
+            return any(job.task is task for job in self._running.values())
 
     @property
     def threads(self) -> int:
