@@ -10,6 +10,7 @@ from retinue.models.assemble import Assembler, BadStream
 from retinue.models.faults import Fault, from_error_body, from_status, redacted, retry_after
 from retinue.models.idle import IdleWatch
 from retinue.models.port import Emit, ModelAnswer
+from retinue.models.proxies import Proxy
 from retinue.models.sse import EventStream
 from retinue.models.text import loads
 
@@ -33,13 +34,14 @@ async def exchange(
     clock: Clock,
     idle_timeout: float,
     secrets: tuple[str, ...],
+    proxy: Proxy | None = None,
 ) -> ModelAnswer | Fault:
     """Ask once. A cancelled or broken exchange closes its connection; a half answer is dropped whole."""
     import aiohttp
 
-    reader = _Reader(emit, clock, secrets)
+    reader = _Reader(emit, clock, secrets, f"the proxy `{proxy.place}`: " if proxy is not None else "")
     # Redirects are never followed: the request carries the key and the conversation.
-    post = session.post(url, data=body, headers=headers, allow_redirects=False)
+    post = session.post(url, data=body, headers=headers, allow_redirects=False, proxy=proxy.url if proxy else None)
     try:
         async with IdleWatch(clock, idle_timeout) as watch, post as response:
             watch.touch()
@@ -51,10 +53,11 @@ async def exchange(
 class _Reader:
     """Reads one response."""
 
-    def __init__(self, emit: Emit, clock: Clock, secrets: tuple[str, ...]) -> None:
+    def __init__(self, emit: Emit, clock: Clock, secrets: tuple[str, ...], through: str) -> None:
         self._emit = emit
         self._clock = clock
         self._secrets = secrets
+        self._through = through
         self._started = False
         self._assembler = Assembler()
         self._done = False
@@ -162,11 +165,15 @@ class _Reader:
             return Fault("stream_broken", "the connection was lost in the middle of the answer")
         if isinstance(error, (aiohttp.ClientSSLError, aiohttp.ClientConnectorCertificateError)):
             return Fault("unreachable", "its certificate is not trusted, or it does not speak TLS", final=True)
+        if isinstance(error, aiohttp.ClientHttpProxyError):  # it would not let us through to a server that speaks TLS
+            return Fault("unreachable", f"{self._through}HTTP {error.status}", final=400 <= error.status < 500)
         if isinstance(error, aiohttp.ClientConnectorDNSError):
             return Fault("unreachable", "the host name is not known")
         if isinstance(error, aiohttp.ClientConnectorError):
             refused = isinstance(error.os_error, ConnectionRefusedError)
-            return Fault("unreachable", "connection refused" if refused else redacted(str(error.os_error), self._secrets))
+            words = "connection refused" if refused else redacted(str(error.os_error), self._secrets)
+            whose = self._through if isinstance(error, aiohttp.ClientProxyConnectionError) else ""
+            return Fault("unreachable", whose + words)
         if isinstance(error, (aiohttp.ServerDisconnectedError, OSError)):
             return Fault("unreachable", "the connection was closed before an answer came")
         # Not str(error): it may quote headers, and they hold the key.

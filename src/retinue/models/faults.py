@@ -5,6 +5,7 @@ Each text names provider and model, says whether it was tried again, and what to
 
 import re
 from dataclasses import dataclass
+from datetime import UTC
 from typing import Any, Final, cast
 
 from retinue.errors import ModelError
@@ -14,10 +15,16 @@ __all__ = ["Fault", "Target", "from_error_body", "from_status", "redacted", "ret
 
 _LONGEST: Final = 300
 _CONTEXT: Final = re.compile(
-    r"context[ _-]?(length|window|size)|maximum context|too many tokens|prompt is too long|exceeds? the (available )?context"
-    r"|input (is )?too long|reduce the length",
+    r"context[ _-]?(length|window|size|limit)|maximum context|maximum (model|prompt) length|model token limit"
+    r"|too many tokens|prompt (is )?too long|exceeds? the (available )?context|input (is )?too long|reduce the length"
+    r"|(input|prompt) token count .{0,40}exceeds|`inputs` tokens|current length is \d+ while limit",
     re.IGNORECASE,
 )
+"""How providers say that a conversation is too long. Each wording has its test."""
+_NO_PARAMETER: Final = re.compile(
+    r"(unknown|unrecogni[sz]ed|unsupported|extra) (request )?(parameter|argument|field|input)", re.I
+)
+"""A parameter whose name has to do with the context is not the context."""
 _NO_MODEL: Final = re.compile(
     r"model[ _]not[ _]found|invalid[ _]model|unknown model|(not a valid|no such) model"
     r"|model\b.{0,80}\b(does not exist|not found|is not available)",
@@ -65,18 +72,23 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Why one attempt failed, as a value. `final`: the same request would fail again, although the code says otherwise."""
+    """Why one attempt failed, as a value.
+
+    `final`: the same request would fail again, although the code says otherwise. `once`: it may succeed, although the code
+    says otherwise; one more attempt is worth it.
+    """
 
     code: str
     detail: str = ""
     status: int | None = None
     retry_after: float | None = None
     final: bool = False
+    once: bool = False
 
     @property
     def retryable(self) -> bool:
         """Whether the same request may succeed later."""
-        return self.code in _RETRYABLE and not self.final
+        return (self.code in _RETRYABLE or self.once) and not self.final
 
     def error(self, target: Target, attempts: int = 1) -> ModelError:
         """The error to raise after this many attempts."""
@@ -94,7 +106,7 @@ class Fault:
             model=target.model,
             code=self.code,
             remedy=self._remedy(target).format(**names),
-            retryable=self.retryable,
+            retryable=self.retryable and not (self.once and attempts > 1),
             retry_after=self.retry_after,
             status=self.status,
         )
@@ -102,6 +114,10 @@ class Fault:
     def _remedy(self, target: Target) -> str:
         env = f"`{target.key_env}`" if target.key_env else "`api_key=…`"
         match self.code:
+            case "bad_response" if self.once:
+                return "choose a model or a server that keeps to a JSON schema, or leave out `tool_mode=schema`"
+            case "unreachable" if self.final:
+                return "check the proxy settings (`HTTPS_PROXY`, `HTTP_PROXY`, `NO_PROXY`) and the certificates of this machine"
             case "unreachable" if target.local:
                 return "is the server running at {base_url}? Start it, or choose another model"
             case "unreachable":
@@ -149,7 +165,7 @@ def from_error_body(error: Any, secrets: tuple[str, ...]) -> Fault:
             if name in kind:
                 status = meant
     if status is None:
-        code = "context_overflow" if _CONTEXT.search(words + kind) else "bad_response"
+        code = "context_overflow" if _too_long(f"{words} {kind}") else "bad_response"
         return Fault(code, redacted(words, secrets))
     code, final = _code_of(status, f"{words} {kind}")
     return Fault(code, redacted(words, secrets), status=status, final=final)
@@ -167,9 +183,11 @@ def retry_after(headers: Any, now_ms: int) -> float | None:
             from email.utils import parsedate_to_datetime
 
             try:
-                seconds = parsedate_to_datetime(value).timestamp() - now_ms / 1000
+                when = parsedate_to_datetime(value)
             except ValueError:
                 continue
+            when = when if when.tzinfo is not None else when.replace(tzinfo=UTC)  # a date in HTTP is in GMT
+            seconds = when.timestamp() - now_ms / 1000
         if seconds == seconds and seconds < 1e9:  # neither NaN nor for ever
             return max(0.0, seconds)
     return None
@@ -180,6 +198,8 @@ def _code_of(status: int, text: str) -> tuple[str, bool]:
     match status:
         case 401 | 403:
             return "authentication", False
+        case 407:
+            return "unreachable", True
         case 402:
             return "rate_limited", True
         case 404:
@@ -190,17 +210,23 @@ def _code_of(status: int, text: str) -> tuple[str, bool]:
             return "context_overflow", False
         case 429:
             return "rate_limited", bool(_QUOTA.search(text))
+        case 500 if _too_long(text):  # llama.cpp, when it runs full in the middle of an answer
+            return "context_overflow", False
         case _ if status >= 500 or status in (409, 425):
             return "overloaded", False
         case _ if status < 400:
             return "bad_response", False
         case _:
             pass
-    if _CONTEXT.search(text):
+    if _too_long(text):
         return "context_overflow", False
     if _NO_MODEL.search(text):
         return "model_not_found", False
     return "bad_request", False
+
+
+def _too_long(text: str) -> bool:
+    return bool(_CONTEXT.search(text)) and not _NO_PARAMETER.search(text)
 
 
 def _words(body: bytes) -> tuple[str, dict[str, Any]]:

@@ -9,7 +9,7 @@ import random
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 from urllib.parse import urlsplit
 
 import msgspec
@@ -19,15 +19,21 @@ from retinue.config import ChatClientConfig
 from retinue.errors import ConfigurationError
 from retinue.models.exchange import exchange
 from retinue.models.faults import Fault, Target
+from retinue.models.form import FormReader
+from retinue.models.form_wire import FormWire
 from retinue.models.port import Delta, Emit, ModelAnswer, ModelRequest
 from retinue.models.prices import cost_of
 from retinue.models.profiles import KNOWN, Profile, is_loopback, known_at, where
+from retinue.models.proxies import NotAProxy, proxy_for
 from retinue.models.wire import ChatWire, body_of
 
 if TYPE_CHECKING:
     import aiohttp
 
-__all__ = ["OpenAIChatModel"]
+__all__ = ["OpenAIChatModel", "ToolMode"]
+
+ToolMode: TypeAlias = Literal["native", "schema"]
+"""How a model calls tools: as its server does it, or as JSON by a schema in `response_format`."""
 
 _FIRST_WAIT: Final = 0.5
 _LONGEST_WAIT: Final = 8.0
@@ -51,10 +57,11 @@ class OpenAIChatModel:
         retries: How often a call that failed for a passing reason is tried again, as long as nothing was shown of it.
         clock: For waits and idle times.
         max_connections: Open at once to this model.
+        tool_mode: `schema` for a server whose own tool calling is unreliable but who holds a model to a JSON schema.
         jitter: Gives numbers from 0 to 1 that spread the waits.
 
     Raises:
-        ConfigurationError: `base_url` is not one.
+        ConfigurationError: `base_url` is not one, or `tool_mode` is neither.
     """
 
     def __init__(
@@ -72,6 +79,7 @@ class OpenAIChatModel:
         clock: Clock | None = None,
         max_connections: int = 256,
         jitter: Callable[[], float] = random.random,
+        tool_mode: ToolMode = "native",
     ) -> None:
         self.name = name
         self.profile = _profile(_checked(base_url), provider, key_env)
@@ -85,7 +93,8 @@ class OpenAIChatModel:
         self._max_connections = max_connections
         self._jitter = jitter
         self._local = is_loopback(self.profile.base_url)
-        self._wire = ChatWire(self.profile)
+        self.tool_mode = _checked_mode(tool_mode)
+        self._wire = _wire(self.profile, tool_mode)
         self._sessions: dict[asyncio.AbstractEventLoop, aiohttp.ClientSession] = {}
 
     def __repr__(self) -> str:
@@ -95,9 +104,10 @@ class OpenAIChatModel:
     def reference(self) -> str:
         """The text that `resolve_model` makes this model of: `openai:gpt-5`, `http://127.0.0.1:8080/v1#name`."""
         known = KNOWN.get(self.provider)
+        mode = "" if self.tool_mode == "native" else f"?tool_mode={self.tool_mode}"
         if known is not None and known.base_url == self.profile.base_url:
-            return f"{self.provider}:{self.name}"
-        return f"{self.profile.base_url}#{self.name}"
+            return f"{self.provider}:{self.name}{mode}"
+        return f"{self.profile.base_url}{mode}#{self.name}"
 
     async def answer(self, request: ModelRequest, emit: Emit) -> ModelAnswer:
         """See `ChatModel`. A call that failed is tried again by itself only before the first delta."""
@@ -109,8 +119,14 @@ class OpenAIChatModel:
         if key is not None and not key.isprintable():
             raise Fault("authentication", "the key holds a line break or another control character").error(target)
         headers = self._request_headers(request, key)
-        secrets = tuple(text for text in (key, *self._headers.values()) if text)
+        try:
+            proxy = None if self._local else proxy_for(self.profile.base_url)
+        except NotAProxy as error:
+            raise Fault("unreachable", str(error), final=True).error(target) from None
+        password = proxy.password if proxy is not None else None
+        secrets = tuple(text for text in (key, password, *self._headers.values()) if text)
         body = body_of(self._wire, request, name)
+        form = isinstance(self._wire, FormWire) and self._wire.asks_form(request)
         shown = False
 
         def show(delta: Delta) -> None:
@@ -120,16 +136,20 @@ class OpenAIChatModel:
 
         attempt = 1
         while True:
+            reader = FormReader(show, strict=request.tools_allowed, structured=request.output is not None) if form else None
             outcome = await exchange(
                 self._session(),
                 f"{self.profile.base_url}/chat/completions",
                 body,
                 headers,
-                show,
+                reader or show,
                 clock=self._clock,
                 idle_timeout=self._idle_timeout,
                 secrets=secrets,
+                proxy=proxy,
             )
+            if reader is not None and isinstance(outcome, ModelAnswer):
+                outcome = reader.read(outcome)
             if isinstance(outcome, ModelAnswer):
                 cost = cost_of(self.profile.prices, name, outcome.usage)
                 return outcome if cost is None else msgspec.structs.replace(outcome, cost=cost)
@@ -153,8 +173,10 @@ class OpenAIChatModel:
 
     def _wait(self, fault: Fault, attempt: int) -> float | None:
         """Seconds until the next attempt, None if there is none."""
-        if not fault.retryable or attempt > self._retries:
+        if not fault.retryable or attempt > (min(self._retries, 1) if fault.once else self._retries):
             return None
+        if fault.once:
+            return 0.0
         if fault.retry_after is not None:
             return fault.retry_after if fault.retry_after <= _LONGEST_ASKED_WAIT else None
         return min(_LONGEST_WAIT, _FIRST_WAIT * 2 ** (attempt - 1)) * (0.5 + self._jitter() / 2)
@@ -197,8 +219,22 @@ class OpenAIChatModel:
             connector=aiohttp.TCPConnector(limit=self._max_connections),
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._connect_timeout),
-            trust_env=not self._local,  # the machine's proxy settings, except for servers on it
+            # No `trust_env`: it would also send what ~/.netrc holds. The machine's proxies are looked up in `proxies`.
         )
+
+
+def _checked_mode(mode: Any) -> ToolMode:
+    if mode not in get_args(ToolMode):
+        raise ConfigurationError(
+            f"`tool_mode` `{mode}` is not known",
+            code="invalid_tool_mode",
+            remedy="it is `native` or `schema`",
+        )
+    return mode
+
+
+def _wire(profile: Profile, mode: ToolMode) -> ChatWire:
+    return FormWire(profile) if mode == "schema" else ChatWire(profile)
 
 
 def _checked(base_url: str) -> str:

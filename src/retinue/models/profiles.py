@@ -4,6 +4,7 @@ A provider that is not in the table works too: its profile is `Profile(name, bas
 """
 
 from dataclasses import dataclass
+from ipaddress import IPv6Address, ip_address
 from types import MappingProxyType
 from typing import Final, Literal
 from urllib.parse import urlsplit
@@ -103,8 +104,15 @@ KNOWN: Final = MappingProxyType(
 
 def is_loopback(base_url: str) -> bool:
     """Whether a base URL is on this machine."""
-    host = urlsplit(base_url).hostname or ""
-    return host in ("localhost", "::1") or host.startswith("127.")
+    host = (urlsplit(base_url).hostname or "").removesuffix(".")
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return False  # 127.example.com is anybody's
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return (mapped or address).is_loopback or address.is_unspecified
 
 
 def where(base_url: str) -> str:

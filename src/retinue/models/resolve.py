@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from retinue.clock import Clock
 from retinue.errors import ConfigurationError
-from retinue.models.openai import OpenAIChatModel
+from retinue.models.openai import OpenAIChatModel, ToolMode
 from retinue.models.port import ChatModel
 from retinue.models.profiles import KNOWN, Profile, is_loopback
 from retinue.models.scripted import ScriptedModel
@@ -22,6 +22,8 @@ Registered: TypeAlias = Mapping[str, ChatModel | str | Callable[[], ChatModel]]
 _FORMS = (
     "`provider:name` (like `openai:gpt-5`), a URL (`http://127.0.0.1:8080/v1#name`), `scripted:file.json`, or a registered name"
 )
+_MODE = "?tool_mode="
+"""What follows the name, or the URL before `#`, for a server whose own tool calling is unreliable: `?tool_mode=schema`."""
 
 
 def resolve_model(
@@ -35,7 +37,8 @@ def resolve_model(
     """The model that `text` names.
 
     Args:
-        text: `provider:name`, a URL with the model's name after `#`, `scripted:<path>`, or a bare name.
+        text: `provider:name`, a URL with the model's name after `#`, `scripted:<path>`, or a bare name. Name and URL may be
+            followed by `?tool_mode=schema` (see `OpenAIChatModel`).
         registered: Bare names that the application has given to models. Looked up first.
         parent_provider: Who serves the parent's model: a bare name that is not registered is a model of theirs. Either a
             provider's name, or the reference of the parent's model.
@@ -77,8 +80,15 @@ def _registered(name: str, names: Registered, clock: Clock | None) -> ChatModel:
     return found() if callable(found) else found
 
 
-def _of(profile: Profile, name: str, clock: Clock | None) -> ChatModel:
-    return OpenAIChatModel(name, base_url=profile.base_url, provider=profile.provider, clock=clock)
+def _of(profile: Profile, text: str, clock: Clock | None) -> ChatModel:
+    name, mode = _split_mode(text)
+    return OpenAIChatModel(name, base_url=profile.base_url, provider=profile.provider, clock=clock, tool_mode=mode)
+
+
+def _split_mode(text: str) -> tuple[str, ToolMode]:
+    """A name or a URL, and the mode that follows it; the model refuses one that it does not know."""
+    name, asked, mode = text.partition(_MODE)
+    return (name, cast("ToolMode", mode)) if asked else (text, "native")
 
 
 def _at_url(text: str, url_keys: bool, clock: Clock | None) -> ChatModel:
@@ -89,7 +99,11 @@ def _at_url(text: str, url_keys: bool, clock: Clock | None) -> ChatModel:
             code="unknown_model",
             remedy="add the name after `#`, like `http://127.0.0.1:8080/v1#name`",
         )
-    return OpenAIChatModel(name, base_url=base_url, key_env=URL_KEY_ENV if url_keys else None, clock=clock)
+    base_url, mode = _split_mode(base_url)
+    if _MODE in name:  # the model's own beats the server's
+        name, mode = _split_mode(name)
+    key_env = URL_KEY_ENV if url_keys else None
+    return OpenAIChatModel(name, base_url=base_url, key_env=key_env, clock=clock, tool_mode=mode)
 
 
 def _parent(parent: str, name: str, url_keys: bool, clock: Clock | None) -> ChatModel | None:
@@ -106,7 +120,8 @@ def _parent(parent: str, name: str, url_keys: bool, clock: Clock | None) -> Chat
         return None
     if parent.startswith(("http://", "https://")):
         return _at_url(f"{base_url}#{name}", url_keys, clock)
-    return _of(KNOWN[parent.partition(":")[0]], name, clock)
+    own = name if _MODE in name or _MODE not in parent else f"{name}{_MODE}{parent.partition(_MODE)[2]}"
+    return _of(KNOWN[parent.partition(":")[0]], own, clock)
 
 
 def _unknown(name: str, names: Registered) -> ConfigurationError:
