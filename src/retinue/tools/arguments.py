@@ -3,7 +3,6 @@
 `ToolDeclaration` imports it at first use, so that `import retinue.tools` stays cheap. A model is built once per tool.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
@@ -13,18 +12,13 @@ from pydantic_core import to_jsonable_python
 
 from retinue.errors import ConfigurationError
 from retinue.tools.errors import BadArguments
+from retinue.tools.forms import SHOWN, form_of, lowered, shown, syntax_fault, without_titles
 from retinue.tools.results import bounded, clean_text
 from retinue.tools.schema import REQUIRED, Parameter
 
 __all__ = ["Arguments"]
 
-_SHOWN: Final = 80
-"""Characters of a wrong value that are given back to the model."""
-
 _MAX_FAULTS: Final = 20
-
-_NAMED: Final = frozenset({"properties", "$defs", "patternProperties"})
-_DATA: Final = frozenset({"default", "const", "enum", "examples"})
 
 
 class Arguments:
@@ -38,7 +32,7 @@ class Arguments:
         self._names = [parameter.name for parameter in parameters]
         try:
             self._model = _build(tool, parameters)
-            schema = _without_titles(self._model.model_json_schema(by_alias=True))
+            schema = without_titles(self._model.model_json_schema(by_alias=True))
         except ConfigurationError:
             raise
         except Exception as error:  # pydantic names many, among them those of types' own hooks
@@ -65,9 +59,10 @@ class Arguments:
     def _explain(self, error: ValidationError, text: str) -> str:
         faults = cast("list[dict[str, Any]]", error.errors(include_url=False))
         if faults[0]["type"] == "json_invalid":
-            return f"The arguments of `{self._tool}` are not valid JSON: {_syntax_fault(faults[0], text)}. Send one JSON object."
+            wrong = syntax_fault(text, str(faults[0]["ctx"]["error"]))
+            return f"The arguments of `{self._tool}` are not valid JSON: {wrong}. Send one JSON object."
         if not faults[0]["loc"] and faults[0]["type"] == "model_type":
-            given = _shown(faults[0]["input"])
+            given = shown(faults[0]["input"])
             return f"The arguments of `{self._tool}` must be one JSON object, not {given}. {self._known()}"
         lines = [f"- {self._fault(fault)}" for fault in faults[:_MAX_FAULTS]]
         if len(faults) > _MAX_FAULTS:
@@ -77,13 +72,13 @@ class Arguments:
 
     def _fault(self, fault: dict[str, Any]) -> str:
         loc = [str(part) for part in fault["loc"]]
-        name = bounded(".".join(loc), _SHOWN) or "arguments"
+        name = bounded(".".join(loc), SHOWN) or "arguments"
         form = self._form(loc)
         if fault["type"] == "extra_forbidden" and len(loc) == 1:
             return f"`{name}`: there is no such argument. {self._known()}"
         if fault["type"] == "missing":
             return f"`{name}`: is missing{form}"
-        return f"`{name}`: {_lower(bounded(str(fault['msg']), 300))}, but {_shown(fault['input'])} was given{form}"
+        return f"`{name}`: {lowered(bounded(str(fault['msg']), 300))}, but {shown(fault['input'])} was given{form}"
 
     def _form(self, loc: Sequence[str]) -> str:
         """How the argument should look, from its schema."""
@@ -92,7 +87,7 @@ class Arguments:
             return ""
         entry: Mapping[str, Any] = known[loc[0]]
         target = str(entry.get("$ref", "")).rpartition("/")[2]
-        return f" (expected: {_form_of(self.schema.get('$defs', {}).get(target, entry))})"
+        return f" (expected: {form_of(self.schema.get('$defs', {}).get(target, entry))})"
 
     def _known(self) -> str:
         if not self._names:
@@ -133,51 +128,3 @@ def _completed(schema: dict[str, Any], parameters: Sequence[Parameter]) -> dict[
     schema.pop("description", None)
     schema["additionalProperties"] = False
     return schema
-
-
-def _without_titles(schema: Any) -> Any:
-    """The schema without the titles that pydantic makes up, which only cost tokens."""
-    if isinstance(schema, list):
-        return [_without_titles(item) for item in cast("list[Any]", schema)]
-    if not isinstance(schema, dict):
-        return schema
-    kept: dict[str, Any] = {}
-    for key, value in cast("dict[str, Any]", schema).items():
-        if key in _NAMED and isinstance(value, dict):
-            kept[key] = {name: _without_titles(inner) for name, inner in cast("dict[str, Any]", value).items()}
-        elif key in _DATA:
-            kept[key] = value
-        elif key != "title":
-            kept[key] = _without_titles(value)
-    return kept
-
-
-def _syntax_fault(fault: Mapping[str, Any], text: str) -> str:
-    """What is wrong with the JSON, and where."""
-    try:
-        json.loads(text)
-    except json.JSONDecodeError as error:
-        around = text[max(0, error.pos - 20) : error.pos + 20]
-        return clean_text(f"{_lower(error.msg)} at line {error.lineno}, column {error.colno}, near {_shown(around)}")
-    except RecursionError:
-        return "it is nested too deeply"
-    return _lower(str(fault["ctx"]["error"]))
-
-
-def _form_of(entry: Mapping[str, Any]) -> str:
-    if "enum" in entry:
-        return bounded("one of " + ", ".join(json.dumps(value, ensure_ascii=False) for value in entry["enum"]), 300)
-    rest = {key: value for key, value in entry.items() if key not in ("description", "default")}
-    if set(rest) == {"type"}:
-        return str(rest["type"])
-    if set(rest) == {"anyOf"}:
-        return bounded(" or ".join(_form_of(option) for option in rest["anyOf"]), 300)
-    return bounded(json.dumps(rest, ensure_ascii=False), 300)
-
-
-def _shown(value: Any) -> str:
-    return clean_text(bounded(json.dumps(to_jsonable_python(value, serialize_unknown=True), ensure_ascii=False), _SHOWN))
-
-
-def _lower(text: str) -> str:
-    return text[:1].lower() + text[1:]
