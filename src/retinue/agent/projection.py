@@ -68,6 +68,7 @@ class Projection:
         "call_ids",
         "cancel",
         "cost_known",
+        "own_cost_known",
         "depth",
         "envelope_hash",
         "error",
@@ -110,6 +111,7 @@ class Projection:
         self.own_cost = Decimal(0)
         self.tree_cost = Decimal(0)
         self.cost_known = True
+        self.own_cost_known = True
 
     @property
     def text(self) -> str:
@@ -198,6 +200,8 @@ class Projection:
         self.tree_usage = self.tree_usage + event.usage
         if event.cost is not None:
             self.own_cost += event.cost
+        elif event.usage.calls:
+            self.own_cost_known = False
         self._spend(event.cost, event.usage)
 
     def _spend(self, cost: Decimal | None, usage: Usage) -> None:

@@ -61,7 +61,7 @@ class Started:
             reason=end.reason,
             text=projection.text,
             usage=projection.own_usage,
-            cost=projection.own_cost if projection.cost_known else None,
+            cost=projection.own_cost if projection.own_cost_known else None,
         )
         return RunResult(
             status=end.status,
