@@ -21,6 +21,7 @@ __all__ = [
     "check_scope_id",
     "check_tool_name",
     "kind_of",
+    "made_at",
     "new_agent_key",
     "new_id",
     "new_sub_session",
@@ -45,6 +46,7 @@ KIND_NAMES: Final[dict[str, str]] = {
 AGENT_KEY: Final = re.compile(r"agent:(?P<agent_id>[A-Za-z0-9._/-]{1,128}):(?P<hash>[0-9a-f]{12})")
 _AGENT_ID: Final = re.compile(r"[A-Za-z0-9._/-]{1,128}")
 _SCOPE_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_HEX: Final = re.compile(r"[0-9a-f]{32}")
 _TOOL_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
 
@@ -90,6 +92,14 @@ def kind_of(text: str) -> str | None:
     if separator and len(rest) == 32:
         return KIND_NAMES.get(prefix)
     return None
+
+
+def made_at(text: str) -> int | None:
+    """When an id of ours was made, in milliseconds since the epoch; None for any other text."""
+    prefix, separator, rest = text.partition("_")
+    if not separator or prefix not in KIND_NAMES or not _HEX.fullmatch(rest):
+        return None
+    return int(rest[:12], 16)
 
 
 def check_agent_id(agent_id: str, *, where: str = "agent id") -> str:

@@ -112,17 +112,17 @@ journal_ops = st.one_of(
     appends, st.builds(OpenGeneration, keys, st.just(CURRENT), small, points), st.builds(TakeMail, keys, names)
 )
 commits = st.lists(st.lists(ops, min_size=1, max_size=4) | journal_ops.map(lambda op: [op]), min_size=1, max_size=25)
-histories = st.lists(commits.map(tuple) | keys, min_size=1, max_size=4)  # a key: purge this thread
+histories = st.lists(commits.map(tuple) | keys | st.none(), min_size=1, max_size=4)  # a key: purge this thread; None: collect
 begun = st.permutations([make_thread(key, None, None, None, False) for key in THREADS])
 
 
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(begun, histories)
-def test_ledgers_agree(first: list[Op], history: Sequence[Sequence[Sequence[Op]] | ThreadKey]) -> None:
+def test_ledgers_agree(first: list[Op], history: Sequence[Sequence[Sequence[Op]] | ThreadKey | None]) -> None:
     asyncio.run(compare(first, history))
 
 
-async def compare(first: list[Op], history: Sequence[Sequence[Sequence[Op]] | ThreadKey]) -> None:
+async def compare(first: list[Op], history: Sequence[Sequence[Sequence[Op]] | ThreadKey | None]) -> None:
     with TemporaryDirectory() as folder:
         ledgers: tuple[Ledger, Ledger] = MemoryLedger(), SqliteLedger(Path(folder) / "l.db", durability="process")
         for ledger in ledgers:
@@ -130,7 +130,7 @@ async def compare(first: list[Op], history: Sequence[Sequence[Sequence[Op]] | Th
             await ledger.commit(first)
         try:
             for step in history:
-                step = step if isinstance(step, ThreadKey) else await placed(ledgers[0], step)
+                step = step if step is None or isinstance(step, ThreadKey) else await placed(ledgers[0], step)
                 outcomes = [await carry_out(ledger, step) for ledger in ledgers]
                 assert outcomes[0] == outcomes[1]
                 reads = [await everything(ledger) for ledger in ledgers]
@@ -160,8 +160,13 @@ async def placed(ledger: Ledger, commits: Sequence[Sequence[Op]]) -> list[list[O
     return made
 
 
-async def carry_out(ledger: Ledger, step: Sequence[Sequence[Op]] | ThreadKey) -> object:
+async def carry_out(ledger: Ledger, step: Sequence[Sequence[Op]] | ThreadKey | None) -> object:
     """What happened: receipts and conflicts, or how many records a purge removed and that it changed no other history."""
+    if step is None:
+        before = [content(await ledger.journal(key)) for key in THREADS]
+        collected = await ledger.collect(now=10, grace_ms=0)
+        assert [content(await ledger.journal(key)) for key in THREADS] == before
+        return collected
     if isinstance(step, ThreadKey):
         others = [key for key in THREADS if key != step]
         before = [content(await ledger.journal(key)) for key in others]

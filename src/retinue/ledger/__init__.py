@@ -5,6 +5,6 @@
 
 from retinue.ledger.memory import MemoryLedger
 from retinue.ledger.open import open_ledger
-from retinue.ledger.port import Journal, Ledger
+from retinue.ledger.port import Collected, Journal, Ledger
 
-__all__ = ["Journal", "Ledger", "MemoryLedger", "open_ledger"]
+__all__ = ["Collected", "Journal", "Ledger", "MemoryLedger", "open_ledger"]

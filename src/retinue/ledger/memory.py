@@ -4,10 +4,10 @@ The reference for other backends: it keeps each promise of `port` in the plaines
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from retinue.ledger import rules
-from retinue.ledger.port import Journal
+from retinue.ledger import rules, tables_removal
+from retinue.ledger.port import COLLECT_GRACE_MS, Collected, Journal
 from retinue.ledger.tables import Tables
 from retinue.ops import Draft, Op, Receipt, Record
 from retinue.rows import InvocationRow, Mail, OwnerRow, RequestRow, RunRow, ThreadKey, ThreadRow
@@ -56,7 +56,22 @@ class MemoryLedger:
     async def purge(self, key: ThreadKey) -> int:
         """See `Ledger`."""
         self._check_open()
-        return self._tables.purge(key)
+        return tables_removal.purge(self._tables, key)
+
+    async def collect(
+        self,
+        *,
+        now: int,
+        grace_ms: int = COLLECT_GRACE_MS,
+        dry_run: bool = False,
+        progress: Callable[[Collected], None] | None = None,
+    ) -> Collected:
+        """See `Ledger`. Owners live as long as the ledger is open."""
+        self._check_open()
+        collected = tables_removal.collect(self._tables, now, grace_ms, dry_run)
+        if progress is not None and not dry_run:
+            progress(collected)
+        return collected
 
     # ------------------------------------------------------------------ reading
 

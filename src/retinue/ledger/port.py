@@ -5,8 +5,8 @@ sees every commit whose receipt was given. A ledger belongs to one event loop; s
 """
 
 import asyncio
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
 
 import msgspec
 
@@ -14,7 +14,10 @@ from retinue.ops import Draft, Op, Receipt, Record
 from retinue.rows import InvocationRow, Mail, OwnerRow, RequestRow, RunRow, ThreadKey, ThreadRow
 from retinue.states import RequestState, RunState
 
-__all__ = ["Journal", "Ledger"]
+__all__ = ["COLLECT_GRACE_MS", "Collected", "Journal", "Ledger"]
+
+COLLECT_GRACE_MS: Final = 24 * 3600 * 1000
+"""How long what nobody refers to any more is kept while other processes may be about to refer to it again (24 h)."""
 
 
 class Journal(msgspec.Struct, frozen=True):
@@ -27,6 +30,23 @@ class Journal(msgspec.Struct, frozen=True):
     row: ThreadRow
     inherited: tuple[Record, ...]
     own: tuple[Record, ...]
+
+
+class Collected(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What a collection removed, or would remove. `condemned` blobs are kept until the grace is over."""
+
+    threads: int = 0
+    records: int = 0
+    blobs: int = 0
+    blob_bytes: int = 0
+    condemned: int = 0
+    drafts: int = 0
+    mail: int = 0
+    owners: int = 0
+
+    def __add__(self, other: "Collected") -> "Collected":
+        mine, more = msgspec.structs.asdict(self), msgspec.structs.asdict(other)
+        return Collected(**{name: mine[name] + more[name] for name in mine})
 
 
 class Ledger(Protocol):
@@ -167,8 +187,33 @@ class Ledger(Protocol):
         ...
 
     async def purge(self, key: ThreadKey) -> int:
-        """Remove a thread, its journal, drafts and mail for good, after copying what live forks refer to into them (M12).
+        """Remove a thread for good, after copying what live forks refer to into them (M12).
 
-        Returns how many records were removed. Raises `LedgerConflict` (`state`) while the thread has an unfinished run.
+        With it go its journal, drafts and mail, the runs on it with their cancel intents, the delegations from and to it and
+        the requests asked in it. Returns how many records were removed.
+
+        Raises:
+            LedgerConflict: `state`, while a run of a tree that the thread takes part in is not finished.
+        """
+        ...
+
+    async def collect(
+        self,
+        *,
+        now: int,
+        grace_ms: int = COLLECT_GRACE_MS,
+        dry_run: bool = False,
+        progress: Callable[[Collected], None] | None = None,
+    ) -> Collected:
+        """Remove what nothing refers to, in small commits between which everybody else comes to their turn.
+
+        * Threads that were deleted and that no other thread's history needs, unless a run of theirs is not finished.
+        * Blobs whose hash stands in no record and no row. A process remembers which blobs it has put, for at most an hour
+          (`Services.blob_due`), and may refer to them again: so while any owner lives, such a blob is condemned first, and
+          removed by a collection after `grace_ms` unless it was put again.
+        * Drafts and the ids of taken mail that are older than `grace_ms`, of threads without an unfinished run.
+        * Owners that are dead and hold no unfinished run.
+
+        `now` is in milliseconds since the epoch. `dry_run` only counts. `progress` is told the sums so far.
         """
         ...

@@ -3,7 +3,9 @@
 Each `check_…` takes the op and what is stored, and raises `LedgerConflict` if the op may not be carried out.
 """
 
-from typing import Any, Final
+import re
+from collections.abc import Hashable, Iterable
+from typing import Any, Final, TypeVar
 
 from retinue.errors import LedgerConflict, LedgerUnavailable
 from retinue.ops import (
@@ -42,10 +44,17 @@ __all__ = [
     "check_run",
     "check_taken",
     "check_thread",
+    "collectable",
     "intent_matters",
     "not_open",
+    "references",
     "run_step_allowed",
 ]
+
+_T = TypeVar("_T", bound=Hashable)
+_HEX_RUN: Final = re.compile(rb"[0-9a-f]{64,}")
+_ESCAPE_DIGITS: Final = 4
+"""How many hex digits of a JSON escape may stand right before a hash."""
 
 UNFINISHED: Final = (RunState.RUNNING, RunState.WAITING)
 """The states of a run that keep its thread from being purged."""
@@ -164,14 +173,44 @@ def check_taken(op: TakeMail, there: bool) -> None:
 
 
 def check_purge(key: ThreadKey, unfinished: str | None) -> None:
-    """`unfinished` is the id of a run of this thread that has not ended."""
+    """`unfinished` is the id of a run, in any tree that this thread takes part in, that has not ended."""
     if unfinished is not None:
         raise LedgerConflict(
-            f"thread {_name(key)} has the unfinished run `{unfinished}`",
+            f"thread {_name(key)} belongs to the unfinished run `{unfinished}`",
             op=HideThread(key),
             code="state",
-            remedy="cancel the run first, then purge",
+            remedy="cancel the run or bring it to its end first, then purge",
         )
+
+
+def collectable(threads: Iterable[tuple[_T, bool]], bases: Iterable[tuple[_T, _T]]) -> set[_T]:
+    """The threads that nothing needs. `threads`: each with whether it is kept for its own sake; `bases`: (thread, a thread
+    that one of its histories begins with)."""
+    needs: dict[_T, list[_T]] = {}
+    for thread, base in bases:
+        needs.setdefault(thread, []).append(base)
+    everything: set[_T] = set()
+    kept: set[_T] = set()
+    look: list[_T] = []
+    for thread, wanted in threads:
+        everything.add(thread)
+        if wanted:
+            look.append(thread)
+    while look:
+        thread = look.pop()
+        if thread not in kept:
+            kept.add(thread)
+            look += needs.get(thread, ())
+    return everything - kept
+
+
+def references(body: bytes) -> list[str]:
+    """The hashes that stand in a record's or row's body, wherever they stand: events of later versions count as well."""
+    found: list[str] = []
+    for run in _HEX_RUN.findall(body):
+        text = run.decode()
+        found += [text[start : start + 64] for start in range(min(len(text) - 64, _ESCAPE_DIGITS) + 1)]
+    return found
 
 
 def not_open(url: str) -> LedgerUnavailable:

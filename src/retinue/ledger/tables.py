@@ -93,6 +93,7 @@ class Tables:
         self.invocations: dict[str, InvocationRow] = {}
         self.requests: dict[str, RequestRow] = {}
         self.blobs: dict[str, bytes] = {}
+        self.condemned: dict[str, int] = {}  # since when nothing has referred to a blob
         self.states: dict[tuple[str, str], dict[str, bytes]] = {}
         self.owners: dict[str, OwnerRow] = {}
         self._apply: dict[type, Callable[[Any, _Undo], object]] = {
@@ -220,6 +221,8 @@ class Tables:
     def _put_blob(self, op: PutBlob, undo: _Undo) -> None:
         if op.digest not in self.blobs:
             _put(self.blobs, op.digest, op.data, undo)
+        elif op.digest in self.condemned:
+            undo.append(partial(self.condemned.__setitem__, op.digest, self.condemned.pop(op.digest)))
 
     def _put_state(self, op: PutState, undo: _Undo) -> None:
         _put(self.states.setdefault((op.user, op.session), {}), op.name, bytes(op.value), undo)
@@ -231,20 +234,6 @@ class Tables:
         row = self.owners.pop(op.owner_id, None)
         if row is not None:
             undo.append(partial(self.owners.__setitem__, op.owner_id, row))
-
-    def purge(self, key: ThreadKey) -> int:
-        """Remove a thread after copying what others refer to into them; how many records it had (M12)."""
-        gone = self.threads.get(key)
-        if gone is None:
-            return 0
-        unfinished = (run_id for run_id in self.runs_on.get(key, ()) if self.runs[run_id].state in rules.UNFINISHED)
-        rules.check_purge(key, next(unfinished, None))
-        for thread in self.threads.values():
-            while thread is not gone and (referring := [item for item in thread.bases.items() if item[1].key == key]):
-                for generation, base in referring:
-                    thread.adopt(generation, base, gone)
-        del self.threads[key]
-        return sum(map(len, gone.segments.values()))
 
     def _existing(self, op: HideThread | PutMail | PutDraft) -> Thread:
         thread = self.threads.get(op.key)

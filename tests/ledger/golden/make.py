@@ -19,7 +19,7 @@ from retinue import Agent, PermissionRules, RuntimeContext, ScriptedModel, SubAg
 SCRIPT = {
     "boss": [
         {"text": "Asking the helper.", "calls": [{"name": "helper", "arguments": {"input": "count the lines"}}]},
-        {"calls": [{"name": "write_note", "arguments": {"text": "größer \"quoted\" \n note"}}]},
+        {"calls": [{"name": "write_note", "arguments": {"text": 'größer "quoted" \n note'}}]},
         "All done.",
     ],
     "helper": ["There are three lines."],
@@ -62,7 +62,9 @@ async def interrupted(ledger: Path) -> None:
 def dump(ledger: Path) -> str:
     """The file as SQL text, with what `.dump` leaves out."""
     database = sqlite3.connect(ledger)
-    pragmas = [f"PRAGMA {name}={database.execute(f'PRAGMA {name}').fetchone()[0]};" for name in ("application_id", "user_version")]
+    pragmas = [
+        f"PRAGMA {name}={database.execute(f'PRAGMA {name}').fetchone()[0]};" for name in ("application_id", "user_version")
+    ]
     # rows of this table are made by SQLite itself when a table with AUTOINCREMENT is filled
     lines = [line for line in database.iterdump() if "sqlite_sequence" not in line]
     database.close()

@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 
 from retinue.errors import ConfigurationError
 from retinue.ledger import rules
-from retinue.ledger.port import Journal
-from retinue.ledger.sqlite import reads
+from retinue.ledger.port import COLLECT_GRACE_MS, Collected, Journal
+from retinue.ledger.sqlite import reads, removal
+from retinue.ledger.sqlite.collecting import Collection, Looker
 from retinue.ledger.sqlite.faults import unavailable
 from retinue.ledger.sqlite.filesystem import filesystem_type
 from retinue.ledger.sqlite.locks import OwnerLocks
@@ -114,9 +115,40 @@ class SqliteLedger:
         """See `Ledger`."""
         if self._writing is None or self._writer is None:
             raise rules.not_open(self.url)
-        removed = await _settled(self._writing.submit(partial(self._writer.purge, key)))
+        removed = await _settled(self._writing.submit(partial(self._writer.remove, removal.purge, key)))
         await self._read(self._forget)
         return removed
+
+    async def collect(
+        self,
+        *,
+        now: int,
+        grace_ms: int = COLLECT_GRACE_MS,
+        dry_run: bool = False,
+        progress: Callable[[Collected], None] | None = None,
+    ) -> Collected:
+        """See `Ledger`."""
+        if self._writing is None or self._writer is None:
+            raise rules.not_open(self.url)
+        looker = Looker(self.path)
+        looking = Batches("retinue-ledger-collector", looker)
+        await looking.start()
+        collection = Collection(
+            self._writer,
+            looker,
+            look=looking.submit,
+            write=self._writing.submit,
+            now=now,
+            grace_ms=grace_ms,
+            progress=progress,
+        )
+        try:
+            if dry_run:
+                return await collection.count()
+            return await collection.collect()
+        finally:
+            await looking.stop()
+            await self._read(self._forget)
 
     async def pragma(self, name: str) -> Any:
         """The value of a PRAGMA on the connection that writes: `synchronous` is 2 where a receipt means fsync."""

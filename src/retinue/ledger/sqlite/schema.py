@@ -11,7 +11,8 @@ APPLICATION_ID: Final = 0x52455449
 """`RETI`, in the header of the file: it tells a ledger from any other SQLite database."""
 
 _V1: Final = (
-    # `head`, `generation`, `updated_at` and `deleted` move; the rest of a thread's row is its body
+    # `head`, `generation`, `updated_at` and `deleted` move; the rest of a thread's row is its body.
+    # deleted: 1 hidden from everybody but forks, 2 being removed
     """CREATE TABLE thread(
         id INTEGER PRIMARY KEY AUTOINCREMENT, user TEXT NOT NULL, session TEXT NOT NULL, thread TEXT NOT NULL,
         generation INTEGER NOT NULL, head INTEGER NOT NULL, updated_at INTEGER NOT NULL,
@@ -66,7 +67,13 @@ _V1: Final = (
     "CREATE TABLE owner(owner_id TEXT PRIMARY KEY, body BLOB NOT NULL)",
 )
 
-MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (_V1,)
+_V2: Final = (
+    # blobs that nothing referred to when they were last looked for; putting one again takes it off
+    "CREATE TABLE condemned(digest TEXT PRIMARY KEY, at INTEGER NOT NULL) WITHOUT ROWID",
+    "CREATE INDEX thread_deleted ON thread(deleted) WHERE deleted > 0",
+)
+
+MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (_V1, _V2)
 """Statements by version: entry 0 makes version 1 of an empty file, entry n takes version n to n + 1. Only ever appended to."""
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, Protocol, TypeVar
 
 from retinue.errors import LedgerError, LedgerUnavailable
+from retinue.ledger.sqlite import removal
 from retinue.ledger.sqlite.faults import is_busy, unavailable
 from retinue.ledger.sqlite.filesystem import refuse_network
 from retinue.ledger.sqlite.locks import OwnerLocks, Turn
@@ -16,7 +17,6 @@ from retinue.ledger.sqlite.schema import migrate
 from retinue.ledger.sqlite.worker import Job
 from retinue.ledger.sqlite.writes import Writes
 from retinue.ops import Op, Receipt
-from retinue.rows import ThreadKey
 
 __all__ = ["CommitHooks", "Durability", "Writer"]
 
@@ -72,7 +72,7 @@ class Writer:
         filesystem: Callable[[str], str],
     ) -> None:
         self._path = path
-        self._locks = locks
+        self.locks = self._locks = locks
         self._durability: Durability = durability
         self._busy_timeout = busy_timeout
         self._hooks = hooks
@@ -134,9 +134,16 @@ class Writer:
         """The work of a commit job."""
         return self._ready().commit(ops)
 
-    def purge(self, key: ThreadKey) -> int:
-        """The work of a purge job."""
-        return self._ready().purge(key)
+    def remove(self, work: Callable[..., _T], *values: Any) -> _T:
+        """The work of a job that removes: `work` is a function of `removal`. What is removed is overwritten in the file."""
+        self._ready()
+        assert self._connection is not None
+        execute = self._connection.execute
+        execute("PRAGMA secure_delete = ON")
+        try:
+            return work(execute, *values)
+        finally:
+            execute("PRAGMA secure_delete = OFF")
 
     def pragma(self, name: str) -> Any:
         """The value of a PRAGMA on the writer's connection."""
@@ -237,9 +244,7 @@ class Writer:
         assert self._connection is not None
         migrate(self._connection, str(self._path))
         self._locks.sweep()
-        for (owner_id,) in self._connection.execute("SELECT owner_id FROM owner").fetchall():
-            if not self._locks.alive(owner_id):
-                self._connection.execute("DELETE FROM owner WHERE owner_id = ?", (owner_id,))
+        removal.drop_owners(self._connection.execute, self._locks)
 
     def _release(self) -> None:
         try:

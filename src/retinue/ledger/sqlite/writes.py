@@ -45,7 +45,7 @@ _CHUNK: Final = 16
 _EVENTS: Final = tuple(_EVENT + ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?)"] * count) for count in range(_CHUNK + 1))
 _ADVANCE: Final = (
     "UPDATE thread SET head = ?, updated_at = ? WHERE user = ? AND session = ? AND thread = ? AND generation = ? AND head = ?"
-    " RETURNING id"
+    " AND deleted < 2 RETURNING id"
 )
 _INSERT_RUN: Final = (
     "INSERT INTO run(run_id, user, session, thread, root, state, attempt, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
@@ -122,7 +122,8 @@ class Writes:
 
     def _create(self, op: CreateThread) -> None:
         row, parent = op.row, op.row.parent or (None, None, None)
-        rules.check_create(op, self._place(row.key) is not None)
+        there = self._execute("SELECT 1 FROM thread WHERE user = ? AND session = ? AND thread = ?", row.key).fetchone()
+        rules.check_create(op, there is not None)
         base = None if row.base is None else self._base(op, row.base)
         label = row.label and row.label.casefold()
         values = (*row.key, row.updated_at or row.created_at, int(row.hidden), *parent, row.agent_key, label, _encode(row))
@@ -145,13 +146,15 @@ class Writes:
             self._execute(f"INSERT INTO fork VALUES ({_THREAD_ID}, ?, ?, ?, ?)", (*op.key, op.generation, *base))
 
     def _hide(self, op: HideThread) -> None:
-        cursor = self._execute("UPDATE thread SET deleted = 1 WHERE user = ? AND session = ? AND thread = ?", op.key)
+        cursor = self._execute(
+            "UPDATE thread SET deleted = 1 WHERE user = ? AND session = ? AND thread = ? AND deleted < 2", op.key
+        )
         rules.check_thread(op, cursor.rowcount == 1)
 
     def _base(self, op: CreateThread | OpenGeneration, base: ForkPoint) -> tuple[int, int, int]:
         found = self._execute(
             "SELECT id, generation, head, (SELECT max(seq) FROM event WHERE thread_id = id AND event.generation = ?)"
-            " FROM thread WHERE user = ? AND session = ? AND thread = ?",
+            " FROM thread WHERE user = ? AND session = ? AND thread = ? AND deleted < 2",
             (base.generation, *base.key),
         ).fetchone()
         thread_id, current, head, last = found or (0, 0, 0, None)
@@ -163,7 +166,7 @@ class Writes:
         return thread_id, base.generation, base.seq
 
     def _place(self, key: ThreadKey) -> tuple[int, int] | None:
-        sql = "SELECT generation, head FROM thread WHERE user = ? AND session = ? AND thread = ?"
+        sql = "SELECT generation, head FROM thread WHERE user = ? AND session = ? AND thread = ? AND deleted < 2"
         return self._execute(sql, key).fetchone()
 
     # ------------------------------------------------------------------ runs, invocations, requests
@@ -224,7 +227,7 @@ class Writes:
     def _put_mail(self, op: PutMail) -> None:
         cursor = self._execute(
             "INSERT INTO mail(thread_id, mail_id, body) SELECT id, ?, ? FROM thread"
-            " WHERE user = ? AND session = ? AND thread = ? ON CONFLICT DO NOTHING",
+            " WHERE user = ? AND session = ? AND thread = ? AND deleted < 2 ON CONFLICT DO NOTHING",
             (op.mail.mail_id, _encode(op.mail), *op.key),
         )
         if cursor.rowcount != 1:
@@ -250,7 +253,9 @@ class Writes:
         self._execute(f"DELETE FROM draft WHERE message_id = ? AND thread_id = {_THREAD_ID}", (op.message_id, *op.key))
 
     def _put_blob(self, op: PutBlob) -> None:
-        self._execute("INSERT INTO blob VALUES (?, ?) ON CONFLICT DO NOTHING", (op.digest, op.data))
+        cursor = self._execute("INSERT INTO blob VALUES (?, ?) ON CONFLICT DO NOTHING", (op.digest, op.data))
+        if cursor.rowcount != 1:  # it is there: somebody is about to refer to it again
+            self._execute("DELETE FROM condemned WHERE digest = ?", (op.digest,))
 
     def _put_state(self, op: PutState) -> None:
         self._execute("INSERT OR REPLACE INTO state VALUES (?, ?, ?, ?)", (op.user, op.session, op.name, bytes(op.value)))
@@ -273,47 +278,6 @@ class Writes:
     def _drop_owner(self, op: DropOwner) -> None:
         self._execute("DELETE FROM owner WHERE owner_id = ?", (op.owner_id,))
         self.dropped.append(op.owner_id)
-
-    # ------------------------------------------------------------------ purge
-
-    def purge(self, key: ThreadKey) -> int:
-        """Remove a thread after copying what others refer to into them; how many records it had (M12)."""
-        found = self._execute("SELECT id FROM thread WHERE user = ? AND session = ? AND thread = ?", key).fetchone()
-        if found is None:
-            return 0
-        unfinished = self._execute(
-            "SELECT run_id FROM run WHERE user = ? AND session = ? AND thread = ? AND state IN (?, ?)", (*key, *rules.UNFINISHED)
-        ).fetchone()
-        rules.check_purge(key, unfinished and unfinished[0])
-        (gone,) = found
-        referring = "SELECT thread_id, generation, base_generation, base_seq FROM fork WHERE base_id = ? AND thread_id <> ?"
-        while rows := self._execute(referring, (gone, gone)).fetchall():
-            for row in rows:
-                self._adopt(gone, *row)
-        removed = self._execute("DELETE FROM event WHERE thread_id = ?", (gone,)).rowcount
-        for table in ("fork", "mail", "draft"):
-            self._execute(f"DELETE FROM {table} WHERE thread_id = ?", (gone,))
-        self._execute("DELETE FROM thread WHERE id = ?", (gone,))
-        return removed
-
-    def _adopt(self, gone: int, heir: int, generation: int, base_generation: int, base_seq: int) -> None:
-        """Copy the segment that a generation of `heir` begins with into a generation of its own below 1."""
-        older = self._execute(
-            "SELECT base_id, base_generation, base_seq FROM fork WHERE thread_id = ? AND generation = ?", (gone, base_generation)
-        ).fetchone()
-        self._execute("DELETE FROM fork WHERE thread_id = ? AND generation = ?", (heir, generation))
-        if base_seq:
-            lowest = "SELECT coalesce(min(generation), 1) FROM event WHERE thread_id = ?"
-            copy = min(self._execute(lowest, (heir,)).fetchone()[0], 1) - 1
-            self._execute(
-                "INSERT INTO event SELECT ?, ?, seq, type, run, attempt, at, body FROM event"
-                " WHERE thread_id = ? AND generation = ? AND seq <= ?",
-                (heir, copy, gone, base_generation, base_seq),
-            )
-            self._execute("INSERT INTO fork VALUES (?, ?, ?, ?, ?)", (heir, generation, heir, copy, base_seq))
-            generation = copy
-        if older is not None:
-            self._execute("INSERT INTO fork VALUES (?, ?, ?, ?, ?)", (heir, generation, *older))
 
 
 def intent_of(execute: Callable[..., sqlite3.Cursor], lineage: Iterable[str]) -> str | None:

@@ -9,10 +9,10 @@ The factory is called once per check and gives a ledger that is empty and not op
 
 from typing import Final
 
-from retinue.testing.conformance import journals, reading, rows
+from retinue.testing.conformance import collecting, journals, reading, rows
 from retinue.testing.conformance.sample import Check, LedgerFactory
 
 __all__ = ["CHECKS", "Check", "LedgerFactory"]
 
-CHECKS: Final[tuple[Check, ...]] = (*journals.CHECKS, *rows.CHECKS, *reading.CHECKS)
-"""All checks: journals, forks and generations; runs, requests and mail; lists and scope."""
+CHECKS: Final[tuple[Check, ...]] = (*journals.CHECKS, *rows.CHECKS, *reading.CHECKS, *collecting.CHECKS)
+"""All checks: journals, forks and generations; runs, requests and mail; lists and scope; removal."""
