@@ -334,6 +334,10 @@ class Calls:
             if one.prepared.stop is not None:
                 one.prepared.stop(reason)
 
+    def take_up_suspended(self) -> None:
+        """Go on with the children that wait for a person, as far as they can."""
+        self._suspended.clear()
+
     async def end(self) -> None:
         """Give up whatever still runs (the run itself has failed): nothing is left behind."""
         tasks = [one.task for one in self._running.values() if one.task is not None]

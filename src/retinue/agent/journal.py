@@ -153,6 +153,11 @@ class RunJournal:
         self.row = row
 
     @property
+    def known(self) -> bool:
+        """Whether the ledger has been given the run's row."""
+        return self._row_expect is not None
+
+    @property
     def staged(self) -> bool:
         """Whether anything waits for a commit."""
         return bool(self._events or self._batch.ops)

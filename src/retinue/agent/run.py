@@ -18,8 +18,19 @@ from retinue.agent.calls import Calls
 from retinue.agent.definition import AgentDefinition
 from retinue.agent.journal import Batch, RunJournal
 from retinue.agent.middleware import RunCall, Scope, StateHandle, chain, overriding
-from retinue.agent.next_step import AskModel, Finish, RunCalls, TakeAnswer, WaitForAnswer, next_step
-from retinue.agent.projection import Projection, project
+from retinue.agent.next_step import (
+    AskModel,
+    CheckOutput,
+    Finish,
+    GiveBack,
+    RunCalls,
+    TakeAnswer,
+    WaitForAnswer,
+    next_step,
+)
+from retinue.agent.output import Checked, OutputType, check_answer
+from retinue.agent.projection import OUTPUT_NOTICE, Projection, project
+from retinue.agent.texts import notice
 from retinue.agent.tool_handler import make_context
 from retinue.agent.tree import MIDDLEWARE_STATE, Tree
 from retinue.errors import LeaseLost, LedgerConflict, ThreadBusy
@@ -28,13 +39,15 @@ from retinue.events import (
     Event,
     MessageEvent,
     ModelCalledEvent,
+    OutputCheckedEvent,
     RequestClosedEvent,
     RunFinishedEvent,
     StateSetEvent,
     ToolCallResultEvent,
     derived,
 )
-from retinue.messages import CallRef
+from retinue.ids import new_id
+from retinue.messages import CallRef, UserMessage
 from retinue.models.port import Envelope
 from retinue.ops import DropDraft, Op, PutBlob, PutState, RequestCancel, TakeMail
 from retinue.rows import Mail, RunRow
@@ -47,7 +60,7 @@ MAIL_POLL_SECONDS = 1.0
 
 _log: Final = logging.getLogger("retinue")
 
-_HAPPENED: Final = (MessageEvent, ModelCalledEvent, ToolCallResultEvent, StateSetEvent)
+_HAPPENED: Final = (MessageEvent, ModelCalledEvent, OutputCheckedEvent, ToolCallResultEvent, StateSetEvent)
 """What a run says of itself alone: it stays true when a commit that it was to ride with is refused."""
 
 
@@ -75,9 +88,11 @@ class Run:
         head: int,
         stored: bool,
         envelope: Envelope | None = None,
+        output: OutputType | None = None,
     ) -> None:
         self.tree = tree
         self.definition = definition
+        self.output = output or definition.output
         self.envelope = envelope or definition.envelope
         self.order = tree.next_order()
         self.journal = RunJournal(
@@ -91,6 +106,7 @@ class Run:
             tell=self._tell,
         )
         self.is_root = False
+        self.acknowledge = False
         self.interruptible = False
         self._interrupting = False
         self.stop_reason: str | None = None
@@ -200,6 +216,9 @@ class Run:
 
     async def _step(self) -> RunEnd | None:
         """One step; the run's end if that was it."""
+        if self.acknowledge:
+            self.acknowledge = False
+            await self.journal.flush()
         projection = self.projection
         if self._mail_waits:
             self._mail_waits = False
@@ -224,9 +243,19 @@ class Run:
                 await self._calls.bring_on(())
             elif not await self._wait():
                 return await self._suspend()
+        elif isinstance(step, CheckOutput):
+            self.journal.stage(OutputCheckedEvent(message_id=step.message_id, fault=self.answer().fault))
+        elif isinstance(step, GiveBack):
+            text = notice(OUTPUT_NOTICE, step.fault)
+            self.journal.stage(MessageEvent(message=UserMessage(id=new_id("msg"), text=text, notice=OUTPUT_NOTICE)))
         else:
             return await self._finish(step)
         return None
+
+    def answer(self) -> Checked:
+        """The last answer by the form that the run asks for; of no value where it asks for none."""
+        wanted = self.projection.output
+        return Checked() if wanted is None else check_answer(wanted, self.projection.text, self.output)
 
     def _take_answer(self, step: TakeAnswer) -> None:
         answer = step.answer
@@ -319,6 +348,11 @@ class Run:
         self._look = True
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
+
+    def try_again(self) -> None:
+        """A child that waits for a person may have its answer: look again."""
+        self._calls.take_up_suspended()
+        self.wake_up()
 
     def mail_came(self) -> None:
         """Something lies in the run's mailbox."""

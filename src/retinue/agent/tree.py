@@ -93,6 +93,7 @@ class Viewer:
         self._ready = asyncio.Event()
         self.closed = False
         self.dropped = 0
+        self.tree: Tree | None = None
 
     def put(self, event: Event) -> None:
         """Take an event in."""
@@ -109,9 +110,10 @@ class Viewer:
         self.closed = True
         self._ready.set()
 
-    async def get(self, tree: "Tree") -> Event | None:
+    async def get(self) -> Event | None:
         """The next event, or None when the viewer is closed and empty."""
-        if self._asked is not None and not self._patient and self._asked.request_id not in tree.answered:
+        tree = self.tree
+        if self._asked is not None and not self._patient and tree is not None and self._asked.request_id not in tree.answered:
             self.attending = False  # it looked at the request and came back without an answer (D-28)
             tree.wake_all()
         self._asked = None
@@ -155,7 +157,6 @@ class Tree:
         self.busy: set[ThreadKey] = set()
         self.answered: set[str] = set()
         self.labels: dict[ThreadKey, set[str]] = {}
-        self.ended = asyncio.Event()
         self.interruptions = 0
         self.given_up = False
         self.stops: dict[str, str] = {}
@@ -192,6 +193,16 @@ class Tree:
         if not self.stops:
             return None
         return next((self.stops[run_id] for run_id in lineage if run_id in self.stops), None)
+
+    def answer_came(self, request_id: str, run_id: str) -> None:
+        """A request was answered in this process: tell the run that asked, or those that wait for it."""
+        self.answered.add(request_id)
+        run = self.runs.get(run_id)
+        if run is not None:
+            run.mail_came()
+            return
+        for run in list(self.runs.values()):
+            run.try_again()
 
     def next_order(self) -> int:
         """The place of the next run in the order in which the tree's runs began."""
@@ -234,10 +245,5 @@ class Tree:
         self.services.keep(task)
 
     async def close(self) -> None:
-        """End the helpers and the viewers."""
-        try:
-            await self.services.end(self._helpers, self.limits.stop_grace)
-        finally:
-            for viewer in self.viewers:
-                viewer.close()
-            self.ended.set()
+        """End the helpers."""
+        await self.services.end(self._helpers, self.limits.stop_grace)

@@ -1,7 +1,10 @@
 """`Agent`: an agent that can run, with its tools and subagents, on a ledger."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
@@ -18,11 +21,12 @@ from retinue.config import (
     RuntimeContext,
     Unset,
 )
-from retinue.errors import ConfigurationError, UnknownId
+from retinue.errors import ConfigurationError, ThreadBusy, UnknownId
 from retinue.events import Event, PermissionRequest
+from retinue.harness.driving import Driver
 from retinue.harness.requests import answer_request, request_view
 from retinue.harness.results import RunResult
-from retinue.harness.running import begin, checked, go_on, stream_events
+from retinue.harness.running import Started, begin, checked, go_on
 from retinue.harness.runtime import Runtime
 from retinue.harness.sync import LoopThread
 from retinue.harness.takeover import find_root
@@ -234,26 +238,8 @@ class Agent:
             ThreadBusy: the thread has a run that is not finished.
         """
         await self.build()
-        try:
-            started = await begin(self, text, context, viewer=None, acknowledged=False)
-            return checked(await self._driven(started.drive()), check)
-        finally:
-            await self._rest()
-
-    async def _driven(self, work: Coroutine[Any, Any, RunResult]) -> RunResult:
-        """Drive a run; if an answer came while its other branches were still at work, go on with it at once."""
-        result = await work
-        while result.status == "waiting" and await self._answered_meanwhile(result):
-            root = await find_root(self.runtime, result.run_id)
-            started = await go_on(self, root, viewer=None, force=False, context=None, definition=await self._definition_of(root))
-            result = await started.drive()
-        return result
-
-    async def _answered_meanwhile(self, result: RunResult) -> bool:
-        for row in await self.runtime.ledger.tree(result.run_id):
-            if row.state is RunState.WAITING and await self.runtime.ledger.mail(row.key):
-                return True
-        return False
+        driver = Driver(self, partial(begin, self, text, context, viewer=None, acknowledged=False))
+        return checked(await driver.result(), check)
 
     def run_sync(self, text: str, *, context: RuntimeContext | None = None, check: bool = True) -> RunResult:
         """`run` for code that is not async. Ctrl-C stops the whole tree.
@@ -279,12 +265,10 @@ class Agent:
         """
         await self.build()
         viewer = Viewer(patient=patient)
-        try:
-            started = await begin(self, text, context, viewer=viewer, acknowledged=True)
-            async for event in stream_events(self, started, viewer):
+        driver = Driver(self, partial(begin, self, text, context, viewer=viewer, acknowledged=True), viewer)
+        async with aclosing(driver.events()) as events:
+            async for event in events:
                 yield event
-        finally:
-            await self._rest()
 
     async def run_on(self, key: ThreadKey, agent_id: str, text: str, *, check: bool = True) -> RunResult:
         """Run a given agent of this tree on a thread that exists; see `Thread.run`."""
@@ -294,11 +278,8 @@ class Agent:
         if row is None:
             raise UnknownId(f"there is no thread `{key.thread}` in session `{key.session}`")
         definition = child_definition(self.definition(context), agent_id, depth=row.depth)
-        try:
-            started = await begin(self, text, context, viewer=None, acknowledged=False, definition=definition, key=key)
-            return checked(await self._driven(started.drive()), check)
-        finally:
-            await self._rest()
+        start = partial(begin, self, text, context, viewer=None, acknowledged=False, definition=definition, key=key)
+        return checked(await Driver(self, start).result(), check)
 
     # Going on, answering, stopping
 
@@ -321,13 +302,8 @@ class Agent:
             UnknownId: there is no such run. ThreadBusy: its process is alive. ConfigurationError: another agent's run.
         """
         await self.build()
-        try:
-            root = await self._resumable(run_id)
-            definition = await self._definition_of(root)
-            started = await go_on(self, root, viewer=None, force=take_over, context=context, definition=definition)
-            return checked(await self._driven(started.drive()), check)
-        finally:
-            await self._rest()
+        driver = Driver(self, partial(self._resuming, run_id, viewer=None, force=take_over, context=context))
+        return checked(await driver.result(), check)
 
     async def resume_stream(
         self, run_id: str, *, take_over: bool = False, context: RuntimeContext | None = None, patient: bool = False
@@ -335,14 +311,14 @@ class Agent:
         """`resume`, as a stream of events."""
         await self.build()
         viewer = Viewer(patient=patient)
-        try:
-            root = await self._resumable(run_id)
-            definition = await self._definition_of(root)
-            started = await go_on(self, root, viewer=viewer, force=take_over, context=context, definition=definition)
-            async for event in stream_events(self, started, viewer):
+        driver = Driver(self, partial(self._resuming, run_id, viewer=viewer, force=take_over, context=context), viewer)
+        async with aclosing(driver.events()) as events:
+            async for event in events:
                 yield event
-        finally:
-            await self._rest()
+
+    async def _resuming(self, run_id: str, *, viewer: Viewer | None, force: bool, context: RuntimeContext | None) -> Started:
+        root = await self._resumable(run_id)
+        return await go_on(self, root, viewer=viewer, force=force, context=context, definition=await self.definition_of(root))
 
     async def _resumable(self, run_id: str) -> RunRow:
         root = await find_root(self.runtime, run_id)
@@ -354,7 +330,12 @@ class Agent:
             )
         return root
 
-    async def _definition_of(self, root: RunRow) -> AgentDefinition:
+    async def definition_of(self, root: RunRow) -> AgentDefinition:
+        """The agent that a stored run is of: this one, or one of its children.
+
+        Raises:
+            ConfigurationError: `no_executor`, it is another agent's.
+        """
         context = RuntimeContext(user_id=root.key.user or None, session_id=root.key.session, thread_id=root.key.thread)
         try:
             return child_definition(self.definition(context), root.agent_id, depth=root.depth)
@@ -397,12 +378,21 @@ class Agent:
         row = await answer_request(self.runtime, request_id, allow=allow, remember=remember, by=by, note=note)
         tree = self.runtime.trees.get(row.root_run)
         if tree is not None:
-            tree.answered.add(request_id)
-            run = tree.runs.get(row.run_id)
-            if run is not None:
-                run.mail_came()
+            tree.answer_came(request_id, row.run_id)
             return None
-        return await self.resume(row.root_run, check=False)
+        root = await find_root(self.runtime, row.root_run)
+        if root.state.terminal or await self._driven_elsewhere(root):
+            return None
+        try:
+            return await self.resume(row.root_run, check=False)
+        except ThreadBusy:
+            return None  # another answer, or another process, goes on with it
+
+    async def _driven_elsewhere(self, root: RunRow) -> bool:
+        """Whether another process that is alive holds the run."""
+        if root.state is not RunState.RUNNING or root.owner is None or root.owner == self.runtime.owner_id:
+            return False
+        return await self.runtime.ledger.owner_alive(root.owner)
 
     async def answer_by_callback(self, request: PermissionRequest) -> None:
         """Ask `on_request` and record what it says."""
@@ -421,23 +411,19 @@ class Agent:
         """
         await self.build()
         if run_id is None:
-            for tree in list(self.runtime.trees.values()):
-                await self.runtime.cancel(tree, reason, by="user")
+            await asyncio.gather(*(self.runtime.cancel(root, reason, by="user") for root in list(self.runtime.trees)))
             return
-        root = await find_root(self.runtime, run_id)
-        tree = self.runtime.trees.get(root.run_id)
-        if tree is not None:
-            await self.runtime.cancel(tree, reason, by="user", run_id=run_id)
+        live = next((root for root, tree in self.runtime.trees.items() if run_id in tree.runs), None)
+        root_id = live or (await find_root(self.runtime, run_id)).run_id
+        if await self.runtime.cancel(root_id, reason, by="user", run_id=run_id):
             return
-        await self._cancel_stored(root, run_id, reason)
-
-    async def _cancel_stored(self, root: RunRow, run_id: str, reason: str) -> None:
-        from retinue.ops import RequestCancel
-
-        await self.runtime.ledger.commit([RequestCancel(run_id, reason, "user", self.runtime.clock.now_ms())])
-        alive = root.owner is not None and await self.runtime.ledger.owner_alive(root.owner)
-        if not root.state.terminal and not alive:
+        root = await find_root(self.runtime, root_id)
+        if root.state.terminal or await self._driven_elsewhere(root):
+            return
+        try:
             await self.resume(root.run_id, check=False)
+        except ThreadBusy:
+            return  # somebody else goes on with it, and finds the intent
 
     def thread_handle(self, key: ThreadKey, agent_id: str) -> Thread:
         """The handle of a thread of this agent's ledger."""
@@ -445,7 +431,8 @@ class Agent:
 
     # Living and ending
 
-    async def _rest(self) -> None:
+    async def rest(self) -> None:
+        """Give back what this agent does not need while it does nothing, unless it is kept open by `async with`."""
         if not self._entered and self._own_runtime:
             await self.runtime.rest()
 

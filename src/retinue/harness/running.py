@@ -1,10 +1,8 @@
 """Starting a run, going on with one, and what it gives back. `Agent` is the face; this is how it is done."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
-
-import msgspec
 
 from retinue.agent.definition import AgentDefinition, envelope_from_blob
 from retinue.agent.projection import Projection, project
@@ -12,7 +10,6 @@ from retinue.agent.run import Run, RunEnd
 from retinue.agent.tree import Tree, Viewer
 from retinue.config import RuntimeContext
 from retinue.errors import RunCancelled, RunFailed, ThreadBusy
-from retinue.events import Event, RunFinishedEvent
 from retinue.harness.requests import request_view
 from retinue.harness.results import RunResult
 from retinue.harness.runtime import Runtime
@@ -26,16 +23,17 @@ from retinue.subagents.delegate import stage_run
 if TYPE_CHECKING:
     from retinue.harness.agent import Agent
 
-__all__ = ["Started", "begin", "checked", "go_on", "stream_events"]
+__all__ = ["Started", "begin", "checked", "go_on"]
 
 
 class Started:
     """A root run that is ready to be driven in this process."""
 
-    def __init__(self, agent: "Agent", tree: Tree, run: Run) -> None:
+    def __init__(self, agent: "Agent", tree: Tree, run: Run, context: RuntimeContext | None) -> None:
         self._agent = agent
         self.tree = tree
         self.run = run
+        self.context = context
 
     async def drive(self) -> RunResult:
         """Drive the run to its end or until it waits on disk. The tree is closed then."""
@@ -44,7 +42,7 @@ class Started:
             end = await self.run.drive()
             result = await self._result(end)
             if end.status == "cancelled" and self.tree.interruptions:
-                raise asyncio.CancelledError  # the caller's task was cancelled: the end is recorded, now it learns of it
+                raise asyncio.CancelledError  # the driver itself was cancelled: the end is recorded, now it learns of it
             return result
         finally:
             runtime.trees.pop(self.tree.root_run, None)
@@ -66,7 +64,7 @@ class Started:
         return RunResult(
             status=end.status,
             reason=end.reason,
-            message=_with_stuck(end.message, self.tree.stopping),
+            message=end.message,
             remedy=end.remedy,
             text=projection.text,
             usage=projection.tree_usage,
@@ -76,14 +74,6 @@ class Started:
             run_id=self.run.row.run_id,
             requests=tuple(requests),
         )
-
-
-def _with_stuck(message: str, stopping: list[str]) -> str:
-    """A terminal names what did not stop within the grace (M8)."""
-    if not stopping:
-        return message
-    names = ", ".join(f"`{name}`" for name in stopping)
-    return f"{message}; still stopping: {names}" if message else f"still stopping: {names}"
 
 
 def checked(result: RunResult, check: bool) -> RunResult:
@@ -128,7 +118,8 @@ async def begin(
 ) -> Started:
     """Start a run on a new thread, or on one that is there.
 
-    `acknowledged`: the input is durable before this returns (barrier 1 of M2); else it rides with the run's first commit.
+    `acknowledged`: the input is durable before anything else happens (barrier 1 of M2); else it rides with the run's first
+    commit.
 
     Raises:
         ThreadBusy: the thread has a run that is not finished.
@@ -174,10 +165,10 @@ async def begin(
     run = Run(tree, definition, run_row, projection, generation=generation, head=head, stored=False)
     run.is_root = True
     stage_run(run, text, created=created)
-    if acknowledged:
-        await run.journal.flush()
+    run.acknowledge = acknowledged
     runtime.trees[run_id] = tree
-    return Started(agent, tree, run)
+    tree.runs[run_id] = run
+    return Started(agent, tree, run, context)
 
 
 async def _check_idle(runtime: Runtime, key: ThreadKey) -> None:
@@ -217,6 +208,7 @@ def _tree(
         children=children,
     )
     if viewer is not None:
+        viewer.tree = tree
         tree.viewers.append(viewer)
     return tree
 
@@ -230,15 +222,31 @@ async def go_on(
     context: RuntimeContext | None,
     definition: AgentDefinition,
 ) -> Started:
-    """Take a run over and get it ready to be driven: the same loop, from what its journal says."""
+    """Take a run over and get it ready to be driven: the same loop, from what its journal says.
+
+    Raises:
+        ThreadBusy: it is being driven, here or by another process that is alive.
+    """
     runtime = agent.runtime
-    taken = await take_over(runtime, root, force=force)
-    stored = await runtime.ledger.journal(taken.key)
+    if root.run_id in runtime.trees:
+        raise ThreadBusy(f"run `{root.run_id}` is running in this process", remedy="wait for it, or cancel it")
+    tree = runtime.trees[root.run_id] = _tree(agent, root.run_id, root.key, context, viewer, children=0)
+    try:
+        run = await _taken(runtime, tree, await take_over(runtime, root, force=force), definition)
+    except BaseException:
+        del runtime.trees[root.run_id]
+        raise
+    tree.runs[root.run_id] = run
+    return Started(agent, tree, run, context)
+
+
+async def _taken(runtime: Runtime, tree: Tree, taken: RunRow, definition: AgentDefinition) -> Run:
+    ledger = runtime.ledger
+    stored = await ledger.journal(taken.key)
     assert stored is not None
     projection = project(stored.own, stored.inherited)
-    blob = await runtime.ledger.blob(projection.envelope_hash)
-    children = len(await runtime.ledger.tree(taken.run_id)) - 1
-    tree = _tree(agent, taken.run_id, taken.key, context, viewer, children)
+    blob = await ledger.blob(projection.envelope_hash)
+    tree.children = len(await ledger.tree(taken.run_id)) - 1
     run = Run(
         tree,
         definition,
@@ -250,49 +258,10 @@ async def go_on(
         envelope=None if blob is None else envelope_from_blob(blob, projection.envelope_hash),
     )
     run.is_root = True
-    draft = await runtime.ledger.draft(taken.key)
+    draft = await ledger.draft(taken.key)
     if draft is not None:
         run.journal.stage_op(DropDraft(taken.key, draft.message_id))
-    intent = await runtime.ledger.cancel_intent(taken.lineage)
+    intent = await ledger.cancel_intent(taken.lineage)
     if intent is not None:
         run.stop(intent)  # recovery finishes a cancel, it never resumes it (M8)
-    runtime.trees[taken.run_id] = tree
-    return Started(agent, tree, run)
-
-
-async def stream_events(agent: "Agent", started: Started, viewer: Viewer) -> AsyncGenerator[Event, None]:
-    """Events of the whole tree as they come; the last one carries the result.
-
-    Leaving the loop early stops the run: what nobody follows any more does not go on unseen.
-    """
-    driver = asyncio.create_task(started.drive(), name=f"retinue run {started.tree.root_run}")
-    last: RunFinishedEvent | None = None
-    try:
-        while (event := await viewer.get(started.tree)) is not None:
-            if isinstance(event, RunFinishedEvent) and event.run_id == started.tree.root_run:
-                last = event  # shown last, with the result
-            else:
-                yield event
-        result = await driver
-        yield _final(started, last, result)
-    finally:
-        if not driver.done():
-            viewer.close()
-            await agent.runtime.cancel(started.tree, "the stream was left", by="stream")
-        await asyncio.gather(driver, return_exceptions=True)
-
-
-def _final(started: Started, last: RunFinishedEvent | None, result: RunResult) -> RunFinishedEvent:
-    if last is None:
-        row = started.run.row
-        last = RunFinishedEvent(
-            status=result.status,
-            reason=result.reason,
-            message=result.message,
-            path=row.path,
-            key=row.key,
-            run_id=row.run_id,
-            usage=result.usage,
-            cost=result.cost,
-        )
-    return msgspec.structs.replace(last, result=result)
+    return run

@@ -3,12 +3,14 @@
 One per `Agent` unless `runtime=` is given. It is opened by first use; after `close()` no task, thread or file is left open.
 """
 
+import asyncio
+import logging
 import os
 import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from retinue.agent.tree import Services, Tree
 from retinue.clock import Clock, SystemClock
@@ -22,7 +24,12 @@ from retinue.ops import DropOwner, PutOwner, RequestCancel
 from retinue.rows import OwnerRow
 from retinue.tools.pool import ToolThreads
 
+if TYPE_CHECKING:
+    from retinue.harness.driving import Driver
+
 __all__ = ["Runtime"]
+
+_log: Final = logging.getLogger("retinue")
 
 
 class Runtime:
@@ -49,9 +56,11 @@ class Runtime:
         self.registered_models: dict[str, ChatModel | str] = dict(models or {})
         self.owner_id = new_id("own")
         self.trees: dict[str, Tree] = {}
+        self.drivers: set[Driver] = set()
         self._models: dict[tuple[str, str], ChatModel] = {}
         self._used: list[ChatModel] = []
         self._services: Services | None = None
+        self._opening = asyncio.Lock()
 
     @property
     def services(self) -> Services:
@@ -66,8 +75,13 @@ class Runtime:
         Raises:
             LedgerUnavailable: saying what is wrong with the store and what to do.
         """
-        if self._services is not None:
-            return self
+        if self._services is None:
+            async with self._opening:
+                if self._services is None:
+                    self._services = await self._open()
+        return self
+
+    async def _open(self) -> Services:
         await self.ledger.open()
         row = OwnerRow(
             owner_id=self.owner_id,
@@ -77,14 +91,13 @@ class Runtime:
             command=Path(sys.argv[0]).name if sys.argv else "",
         )
         await self.ledger.commit([PutOwner(row)])
-        self._services = Services(
+        return Services(
             ledger=self.ledger,
             clock=self.clock,
             owner_id=self.owner_id,
             threads=ToolThreads(self.limits.tool_threads),
             stored_blobs=set(),
         )
-        return self
 
     def model(self, wanted: str | ChatModel, parent: ChatModel | None = None) -> ChatModel:
         """The model of a text; the same text gives the same object, so that its connections are shared.
@@ -116,28 +129,66 @@ class Runtime:
             for model in self._used:
                 await model.close()
 
-    async def cancel(self, tree: Tree, reason: str, *, by: str, run_id: str | None = None) -> None:
-        """Stop a run of a tree and everything below it: the intent is durable first, then those that run are told (M8)."""
-        target = run_id or tree.root_run
+    async def cancel(self, root_run: str, reason: str, *, by: str, run_id: str | None = None) -> bool:
+        """Stop a run of a tree and everything below it: the intent is durable first, then those that run are told (M8).
+
+        Returns whether the tree is being driven in this process.
+        """
+        target = run_id or root_run
+        tree = self.trees.get(root_run)
+        run = None if tree is None else tree.runs.get(target)
+        if run is not None and not run.journal.known:
+            run.journal.flush_soon()  # an intent needs a run that the ledger knows
         await self.ledger.commit([RequestCancel(target, reason, by, self.clock.now_ms())])
+        tree = self.trees.get(root_run)  # it may have ended meanwhile
+        if tree is None:
+            return False
+        tree.stops.setdefault(target, reason)
         for run in list(tree.runs.values()):
             if target in run.row.lineage:
                 run.stop(reason)
+            else:
+                run.try_again()
+        return True
 
     async def close(self) -> None:
         """Stop what runs, with its end in the ledger, and release everything. Idempotent."""
-        for tree in list(self.trees.values()):
-            await self.cancel(tree, "the runtime was closed", by="runtime")
-            await tree.ended.wait()
+        await self._stop_drivers()
         services, self._services = self._services, None
-        for model in self._used:
-            await model.close()
-        if services is None:
+        try:
+            for model in self._used:
+                await model.close()
+            if services is None:
+                return
+            await services.end(list(services.strays), self.limits.stop_grace)
+            stuck = [task.get_name() for task in services.strays]
+            stuck += [call.name for call in await services.threads.close(self.limits.stop_grace, self.clock)]
+            if stuck:
+                _log.warning("still running after close: %s", ", ".join(stuck))
+            await self.ledger.commit([DropOwner(self.owner_id)])
+        finally:
+            if services is not None:
+                await self.ledger.close()
+                self.owner_id = new_id("own")
+                self._opening = asyncio.Lock()
+
+    async def _stop_drivers(self) -> None:
+        """Let every run end as cancelled. A driver that hangs in code which heeds no cancellation is left behind."""
+        drivers = list(self.drivers)
+        tasks: set[asyncio.Task[Any]] = {driver.task for driver in drivers if driver.task is not asyncio.current_task()}
+        if not tasks:
             return
-        await services.threads.close(self.limits.stop_grace, self.clock)
-        await self.ledger.commit([DropOwner(self.owner_id)])
-        await self.ledger.close()
-        self.owner_id = new_id("own")
+        for driver in drivers:
+            driver.stop("the runtime was closed", by="runtime")
+        timer = asyncio.ensure_future(self.clock.sleep(2 * self.limits.stop_grace + 1))
+        try:
+            while tasks and not timer.done():
+                await asyncio.wait({*tasks, timer}, return_when=asyncio.FIRST_COMPLETED)
+                tasks = {task for task in tasks if not task.done()}
+        finally:
+            timer.cancel()
+        if tasks and self._services is not None:
+            await self._services.end(tasks, self.limits.stop_grace)
 
     async def __aenter__(self) -> Self:
         return await self.open()

@@ -31,7 +31,7 @@ async def take_over(runtime: Runtime, root: RunRow, *, force: bool = False) -> R
     """Make this process the owner of a run and of everything below it that waits for it. Returns the root's new row.
 
     Raises:
-        ThreadBusy: its owner is alive, and `force` is not given; or it is running in this process.
+        ThreadBusy: its owner is another process, which is alive, and `force` is not given.
         LedgerConflict: another process was faster.
     """
     rows = [row for row in await runtime.ledger.tree(root.run_id) if not row.state.terminal]
@@ -67,11 +67,7 @@ async def take_over(runtime: Runtime, root: RunRow, *, force: bool = False) -> R
 async def _check_owner(runtime: Runtime, row: RunRow, force: bool) -> None:
     if row.state is not RunState.RUNNING or row.owner is None:
         return
-    if row.owner == runtime.owner_id:
-        if row.root in runtime.trees:
-            raise ThreadBusy(f"run `{row.run_id}` is running in this process", remedy="wait for it, or cancel it")
-        return
-    if force or not await runtime.ledger.owner_alive(row.owner):
+    if force or row.owner == runtime.owner_id or not await runtime.ledger.owner_alive(row.owner):
         return
     owner = await runtime.ledger.owner(row.owner)
     who = f"process {owner.pid} on {owner.host}" if owner is not None else f"owner `{row.owner}`"

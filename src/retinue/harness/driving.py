@@ -1,0 +1,135 @@
+"""Who drives a run: a task of the runtime's own, so that the end of a caller stops a run in good order and never tears it apart.
+
+A caller that is cancelled stops the run, waits for its end, and only then ends; cancelled again it ends at once, and the
+driver brings the run to its end without it. If the process goes away first, whoever resumes the run finishes the cancel.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from retinue.agent.tree import Viewer
+from retinue.errors import ThreadBusy
+from retinue.events import Event, RunFinishedEvent
+from retinue.harness.running import Started, go_on
+from retinue.harness.takeover import find_root
+from retinue.rows import RunRow
+from retinue.states import RunState
+
+if TYPE_CHECKING:
+    from retinue.harness.agent import Agent
+    from retinue.harness.results import RunResult
+
+__all__ = ["Driver"]
+
+
+class Driver:
+    """Drives one root run in this process: from its start, or from where it was, to its end or until it waits on disk."""
+
+    def __init__(self, agent: "Agent", start: Callable[[], Awaitable[Started]], viewer: Viewer | None = None) -> None:
+        self._agent = agent
+        self._start = start
+        self._viewer = viewer
+        self._started: Started | None = None
+        self._stop: tuple[str, str] | None = None
+        self.task = asyncio.create_task(self._drive(), name=f"retinue run of {agent.name}")
+        agent.runtime.drivers.add(self)
+        self.task.add_done_callback(self._over)
+
+    def _over(self, task: "asyncio.Task[RunResult]") -> None:
+        self._agent.runtime.drivers.discard(self)
+        if not task.cancelled():
+            task.exception()  # seen: the caller may have left
+
+    def stop(self, reason: str, *, by: str) -> None:
+        """Stop the run; the intent travels with its next commit."""
+        self._stop = (reason, by)
+        if self._started is not None:
+            self._started.run.stop_with_intent(reason, by=by)
+
+    async def result(self) -> "RunResult":
+        """Wait for the end.
+
+        Raises:
+            CancelledError: the caller was cancelled. The run has ended then, unless the caller was cancelled twice.
+        """
+        try:
+            await asyncio.wait((self.task,))
+        except asyncio.CancelledError:
+            self.stop("interrupted", by="caller")
+            await asyncio.wait((self.task,))
+            raise
+        return self.task.result()
+
+    async def events(self) -> AsyncGenerator[Event, None]:
+        """Events of the whole tree as they come; the last one carries the result.
+
+        Leaving early stops the run: what nobody follows any more does not go on unseen.
+        """
+        viewer, last = self._viewer, None
+        assert viewer is not None
+        try:
+            while (event := await viewer.get()) is not None:
+                if isinstance(event, RunFinishedEvent) and len(event.path) == 1:
+                    last = event  # the root's: shown last, with the result
+                else:
+                    yield event
+            result = await self.result()
+            assert self._started is not None
+            yield _final(result, last, self._started.run.row)
+        finally:
+            if not self.task.done():
+                viewer.close()
+                self.stop("the stream was left", by="stream")
+                await asyncio.wait((self.task,))
+
+    async def _drive(self) -> "RunResult":
+        agent = self._agent
+        try:
+            self._started = await self._start()
+            while True:
+                if self._stop is not None:
+                    self._started.run.stop_with_intent(self._stop[0], by=self._stop[1])
+                result = await self._started.drive()
+                if result.status != "waiting" or not await self._goes_on(result):
+                    return result
+        finally:
+            if self._viewer is not None:
+                self._viewer.close()
+            await agent.rest()
+
+    async def _goes_on(self, result: "RunResult") -> bool:
+        """Whether an answer or a stop came while the run was on its way to wait on disk; then it is taken up again."""
+        agent, ledger, started = self._agent, self._agent.runtime.ledger, self._started
+        assert started is not None
+        for row in await ledger.tree(result.run_id):
+            if row.state is RunState.WAITING and (await ledger.mail(row.key) or await ledger.cancel_intent(row.lineage)):
+                break
+        else:
+            return False
+        root = await find_root(agent.runtime, result.run_id)
+        definition = await agent.definition_of(root)
+        try:
+            self._started = await go_on(
+                agent, root, viewer=self._viewer, force=False, context=started.context, definition=definition
+            )
+        except ThreadBusy:
+            return False  # somebody else goes on with it
+        return True
+
+
+def _final(result: "RunResult", last: RunFinishedEvent | None, row: RunRow) -> RunFinishedEvent:
+    if last is None:
+        last = RunFinishedEvent(
+            status=result.status,
+            reason=result.reason,
+            message=result.message,
+            path=row.path,
+            key=row.key,
+            run_id=row.run_id,
+            usage=result.usage,
+            cost=result.cost,
+        )
+    return msgspec.structs.replace(last, result=result)
