@@ -466,12 +466,12 @@ class Run:
                 f"thread `{self.row.key.thread}` of session `{self.row.key.session}` was given another run at the same moment",
                 remedy="wait for that one, then try again",
             ) from conflict
-        if conflict.code == "head_moved":
+        if conflict.code == "head_moved" or (row is not None and row.attempt != self.row.attempt):
             raise LeaseLost(
                 f"run `{self.row.run_id}` was taken over by another process",
                 remedy="this process writes nothing more to it; look at it with `retinue threads show`",
             ) from conflict
-        if row is None or stored is None or retries > 3 or row.attempt != self.row.attempt:
+        if row is None or stored is None or retries > 3:
             raise conflict
         self.journal = RunJournal(
             ledger,
