@@ -3,6 +3,8 @@
 import hashlib
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from retinue.agent.middleware import ModelCall, Reasoning, chain, overriding
 from retinue.agent.next_step import AskModel
 from retinue.errors import ModelError
@@ -82,7 +84,8 @@ async def ask(run: "Run", step: AskModel) -> None:
         step=step.turn,
         depth=run.row.depth,
         tail=WRAP_UP if step.wrap_up else "",
-        tools_allowed=not step.wrap_up,
+        tools_allowed=not (step.wrap_up or step.repair),
+        output=projection.output,
     )
     stream, started = _Stream(run, new_id("msg")), journal.clock.monotonic()
     run.interruptible = True
@@ -142,16 +145,7 @@ async def _before_reasoning(run: "Run", step: AskModel, request: ModelRequest) -
     if not state.tail:
         return request
     tail = "\n\n".join(part for part in (*state.tail, request.tail) if part)
-    return ModelRequest(
-        envelope=request.envelope,
-        history=request.history,
-        agent_id=request.agent_id,
-        run_id=request.run_id,
-        step=request.step,
-        depth=request.depth,
-        tail=tail,
-        tools_allowed=request.tools_allowed,
-    )
+    return msgspec.structs.replace(request, tail=tail)
 
 
 async def _call_model(run: "Run", step: AskModel, request: ModelRequest, stream: _Stream) -> ModelAnswer:

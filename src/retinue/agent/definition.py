@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from retinue.agent.middleware import Middleware
+from retinue.agent.output import OutputType
 from retinue.agent.ports import CallHandler, Gate
 from retinue.config import ChatClientConfig
 from retinue.models.port import ChatModel, Envelope, ToolSpec
@@ -47,7 +48,8 @@ class AgentDefinition:
     """Who runs: model, instructions, tools by name, limits, gate and middleware.
 
     `model_reference` is the text that names the model in a stored run; `workspace` the folder, where there is one.
-    `shares_context`: its tools see the attributes of the tree's `RuntimeContext`.
+    `shares_context`: its tools see the attributes of the tree's `RuntimeContext`. `output`: the form of its answers, where
+    it was declared with one.
     """
 
     agent_id: str
@@ -61,6 +63,7 @@ class AgentDefinition:
     middleware: tuple[Middleware, ...] = ()
     workspace: str | None = None
     shares_context: bool = True
+    output: OutputType | None = None
     envelope: Envelope = field(init=False)
     envelope_blob: bytes = field(init=False)
 

@@ -11,7 +11,7 @@ from typing import Final, Literal, Protocol, TypeAlias
 import msgspec
 
 from retinue.agent.projection import OpenCalls, Projection
-from retinue.messages import CallRef, ToolCall
+from retinue.messages import CallRef, OutputSpec, ToolCall
 from retinue.rows import Mail
 
 __all__ = [
@@ -19,7 +19,9 @@ __all__ = [
     "AskModel",
     "CallAction",
     "CallStep",
+    "CheckOutput",
     "Finish",
+    "GiveBack",
     "Kind",
     "RunCalls",
     "Step",
@@ -66,10 +68,26 @@ class CallAction(msgspec.Struct, frozen=True, gc=False):
 
 
 class AskModel(msgspec.Struct, frozen=True, gc=False):
-    """Ask the model for turn `turn` (1 is the first). `wrap_up`: the turns are used up, ask for a last text without tools."""
+    """Ask the model for turn `turn` (1 is the first). `wrap_up`: the turns are used up, ask for a last text without tools.
+
+    `repair`: only the form of its answer was wrong, so that again there is nothing to call.
+    """
 
     turn: int
     wrap_up: bool = False
+    repair: bool = False
+
+
+class CheckOutput(msgspec.Struct, frozen=True, gc=False):
+    """The run asks for a form: see whether its answer has it, and record what was found."""
+
+    message_id: str
+
+
+class GiveBack(msgspec.Struct, frozen=True, gc=False):
+    """The answer has not the form that the run asks for: say so to the model, in a notice."""
+
+    fault: str
 
 
 class RunCalls(msgspec.Struct, frozen=True, gc=False):
@@ -101,7 +119,7 @@ class Finish(msgspec.Struct, frozen=True, gc=False):
     remedy: str | None = None
 
 
-Step: TypeAlias = AskModel | RunCalls | TakeAnswer | WaitForAnswer | Finish
+Step: TypeAlias = AskModel | CheckOutput | GiveBack | RunCalls | TakeAnswer | WaitForAnswer | Finish
 
 
 class AnswerMail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
@@ -145,11 +163,12 @@ def next_step(projection: Projection, mail: Sequence[Mail], tools: Mapping[str, 
     if projection.error is not None:
         error = projection.error
         return Finish("failed", error.error, error.message, error.remedy)
-    if projection.turns > projection.max_iters:
+    if projection.turns_used > projection.max_iters:
         return _limit(projection)
     if projection.answered is not None and projection.last is not None and not projection.last.calls:
         return _answer_step(projection, projection.answered.finish_reason)
-    return AskModel(projection.turns + 1, wrap_up=projection.turns >= projection.max_iters)
+    wrap_up = projection.turns_used >= projection.max_iters
+    return AskModel(projection.turns + 1, wrap_up=wrap_up, repair=projection.repairing)
 
 
 def _limit(projection: Projection) -> Finish:
@@ -161,13 +180,30 @@ def _limit(projection: Projection) -> Finish:
     )
 
 
-def _answer_step(projection: Projection, finish_reason: str) -> Finish:
+def _answer_step(projection: Projection, finish_reason: str) -> Step:
     limit = _LIMIT_REASONS.get(finish_reason)
     if limit is not None:
         return Finish("failed", *limit)
     if not projection.text.strip():
         return Finish("failed", "empty_result", "the model answered with nothing", "ask again, or look at the model's settings")
-    return Finish("completed")
+    return Finish("completed") if projection.output is None else _output_step(projection, projection.output)
+
+
+def _output_step(projection: Projection, wanted: OutputSpec) -> Step:
+    """What an answer needs that is to have a form: a check; after it the end, or another try, within bounds (B193)."""
+    checked, last = projection.checked, projection.last
+    if last is None or checked is None or checked.message_id != last.id:
+        return CheckOutput("" if last is None else last.id)
+    if not checked.fault:
+        return Finish("completed")
+    if projection.repairs < wanted.repairs:
+        return GiveBack(checked.fault)
+    return Finish(
+        "failed",
+        "invalid_output",
+        f"the answer is not a `{wanted.name}`, also after it was given back {projection.repairs} times: {checked.fault}",
+        "make the type or the task simpler, or use a model that keeps to a schema; the text is kept",
+    )
 
 
 def _asked_by(projection: Projection, request_id: str) -> CallRef | None:
@@ -193,7 +229,7 @@ def _calls_step(projection: Projection, batch: OpenCalls, tools: Mapping[str, Ki
 def _call_step(projection: Projection, batch: OpenCalls, index: int, kind: Kind | None) -> CallStep:
     """One call's next step. A call asked for, or allowed, in an earlier attempt counts as started there."""
     request, closed = batch.requests.get(index), batch.closed.get(index)
-    if projection.turns > projection.max_iters:
+    if projection.turns_used > projection.max_iters:
         return CallStep.LIMIT
     if index in batch.invocations:
         return CallStep.REATTACH

@@ -13,6 +13,7 @@ from retinue.events import (
     Event,
     MessageEvent,
     ModelCalledEvent,
+    OutputCheckedEvent,
     PermissionRequest,
     RequestClosedEvent,
     RunFinishedEvent,
@@ -25,10 +26,23 @@ from retinue.events import (
     ToolCallResultEvent,
     decode,
 )
-from retinue.messages import ZERO_USAGE, AssistantMessage, CallRef, Entry, ToolCall, ToolResult, Usage, UserMessage
+from retinue.messages import (
+    ZERO_USAGE,
+    AssistantMessage,
+    CallRef,
+    Entry,
+    OutputSpec,
+    ToolCall,
+    ToolResult,
+    Usage,
+    UserMessage,
+)
 from retinue.ops import Record
 
-__all__ = ["OpenCalls", "Projection", "inherit_entries", "project"]
+__all__ = ["OUTPUT_NOTICE", "OpenCalls", "Projection", "inherit_entries", "project"]
+
+OUTPUT_NOTICE: Final = "output"
+"""The kind of the notice that gives an answer back whose form is not the one that the run asks for."""
 
 Terminal = SubAgentInvocationCompletedEvent | SubAgentInvocationFailedEvent | SubAgentInvocationCancelledEvent
 
@@ -67,6 +81,7 @@ class Projection:
         "attempt",
         "call_ids",
         "cancel",
+        "checked",
         "cost_known",
         "own_cost_known",
         "depth",
@@ -77,8 +92,11 @@ class Projection:
         "last",
         "max_iters",
         "open",
+        "output",
         "own_cost",
         "own_usage",
+        "repairing",
+        "repairs",
         "run_id",
         "state",
         "tree_cost",
@@ -97,10 +115,14 @@ class Projection:
         self.depth = 0
         self.max_iters = 10
         self.envelope_hash = ""
+        self.output: OutputSpec | None = None
         self._reset_run()
 
     def _reset_run(self) -> None:
         self.turns = 0
+        self.repairs = 0
+        self.repairing = False
+        self.checked: OutputCheckedEvent | None = None
         self.last: AssistantMessage | None = None
         self.answered: ModelCalledEvent | None = None
         self.error: ModelCalledEvent | None = None
@@ -117,6 +139,11 @@ class Projection:
     def text(self) -> str:
         """The text of the run's last assistant message: its answer, or as far as it came."""
         return self.last.text if self.last is not None else ""
+
+    @property
+    def turns_used(self) -> int:
+        """The turns that count against `max_iters`: what was only asked again for its form does not."""
+        return self.turns - self.repairs
 
     @property
     def cost(self) -> Decimal | None:
@@ -137,11 +164,16 @@ class Projection:
         self.depth = event.depth
         self.max_iters = event.max_iters
         self.envelope_hash = event.envelope_hash
+        self.output = event.output
 
     def _on_message(self, event: MessageEvent, seq: int, attempt: int) -> None:
         message = event.message
         if isinstance(message, UserMessage):
             self.history.append(Entry(message))
+            self.answered = None  # there is something to answer again
+            if message.notice == OUTPUT_NOTICE and self.output is not None:
+                self.repairs += 1
+                self.repairing = True
             return
         self.last = message
         if message.calls:
@@ -192,6 +224,7 @@ class Projection:
 
     def _on_model_called(self, event: ModelCalledEvent, _seq: int, _attempt: int) -> None:
         self.turns += 1
+        self.repairing = False
         if event.error:
             self.error = event
         else:
@@ -209,6 +242,9 @@ class Projection:
             self.tree_cost += cost
         elif usage.calls:
             self.cost_known = False
+
+    def _on_checked(self, event: OutputCheckedEvent, _seq: int, _attempt: int) -> None:
+        self.checked = event
 
     def _on_state(self, event: StateSetEvent, _seq: int, _attempt: int) -> None:
         self.state = {**self.state, event.name: event.value}  # a new one: forks keep what they began with
@@ -237,6 +273,7 @@ _HANDLERS: Final[dict[type[Event], Callable[[Projection, Any, int, int], None]]]
     SubAgentInvocationFailedEvent: Projection._on_terminal,
     SubAgentInvocationCancelledEvent: Projection._on_terminal,
     ModelCalledEvent: Projection._on_model_called,
+    OutputCheckedEvent: Projection._on_checked,
     StateSetEvent: Projection._on_state,
     CancelSeenEvent: Projection._on_cancel,
     RunFinishedEvent: Projection._on_finished,

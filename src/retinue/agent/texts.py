@@ -5,7 +5,7 @@ from difflib import get_close_matches
 
 from retinue.states import ResultStatus
 
-__all__ = ["CANCELLED", "LIMIT_TURNS", "UNKNOWN_OUTCOME", "bounded", "denied", "unknown_tool"]
+__all__ = ["CANCELLED", "LIMIT_TURNS", "UNKNOWN_OUTCOME", "bounded", "denied", "notice", "unknown_tool"]
 
 CANCELLED = "Not run: the run was stopped before this call began."
 STOPPED = "Stopped before it ended: the run was cancelled. It may have had an effect."
@@ -34,6 +34,11 @@ def unknown_tool(name: str, known: Iterable[str]) -> str:
     hint = f" Did you mean `{near[0]}`?" if near else ""
     listing = ", ".join(f"`{one}`" for one in names[:40]) or "none"
     return f"There is no tool `{bounded(name, 80)}`.{hint} Available tools: {listing}."
+
+
+def notice(kind: str, text: str) -> str:
+    """What the harness says to a model in a user's place, in a tag that tells it from a person's words."""
+    return f'<notice kind="{kind}">\n{text}\n</notice>'
 
 
 def bounded(text: str, limit: int) -> str:

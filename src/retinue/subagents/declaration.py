@@ -67,7 +67,8 @@ class SubAgent:
     `tools` are names of inherited tools (globs allowed), not functions: those go into `tool_harnesses`. None inherits
     what the surface gives, an empty list nothing. `context_policy` is about the child's conversation, `workspace_mode`
     about its folder. The base of its instructions is one of `instructions`, the `AGENTS.md` in `workspace`, or what runs
-    at `url` (A-05). `mode="primary"` keeps it from being spawned, `hidden` only from being listed.
+    at `url` (A-05). `mode="primary"` keeps it from being spawned, `hidden` only from being listed. With
+    `output=Type` its answer is checked, and its parent's model reads the value as JSON.
 
     Raises:
         ConfigurationError: something cannot work; names the declaration and the remedy (A-06, D-31, H-24).
@@ -102,6 +103,7 @@ class SubAgent:
     background_notification: Any = None
     fork_compaction: Any = None
     chat: ChatClientConfig = field(default=ChatClientConfig(), hash=False)
+    output: Any = field(default=None, hash=False)
     skills: Sequence[str] = ()
     hidden: bool = False
     mode: SelectionModeName = SelectionMode.ALL
@@ -162,6 +164,7 @@ class SubAgent:
         fork_compaction: Any = None,
         requires_permission: bool | None = None,
         surface: SurfaceName | Unset = UNSET,
+        output: Any = None,
     ) -> Self:
         """A child with a configuration of its own; it takes the parent's chat client if it names no model (H-14)."""
         return cls(
@@ -176,6 +179,7 @@ class SubAgent:
             fork_compaction=fork_compaction,
             requires_permission=_unset(requires_permission),
             surface=surface,
+            output=output,
             origin=Origin(kind="config", config=config),
         )
 
@@ -253,6 +257,8 @@ class SubAgent:
         """A stable hash of what defines it (H-01, H-15). Where it was declared, and header values, do not count."""
         values = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "origin"}
         values["headers"] = sorted(self.headers or ())
+        if values.pop("output") is not None:
+            values["output"] = repr(self.output)  # a type: its name counts, as with all code
         defines = self.origin.kind if self.origin.kind in ("parent", "agent_id") else "own"
         return digest([values, defines, self.origin.config, self.origin.factory])
 

@@ -34,6 +34,7 @@ from retinue.events import (
 )
 from retinue.ids import new_id, new_sub_session, tool_child_thread
 from retinue.messages import CallRef, Entry, ToolCall, ToolResult, UserMessage
+from retinue.models.text import dumps
 from retinue.ops import Append, CreateThread, NewEvent, PutBlob, PutInvocation
 from retinue.rows import ForkPoint, InvocationRow, RunRow, ThreadKey, ThreadRow
 from retinue.states import InvocationState, ResultStatus, RunState
@@ -67,6 +68,7 @@ class Delegation:
     text: str
     context_policy: SubAgentContextPolicy
     timeout_seconds: float | None = None
+    inherits_output: bool = False
     existing: ThreadRow | None = None
     agent_key: str | None = None
     label: str | None = None
@@ -213,6 +215,7 @@ def stage_run(child: Run, text: str, *, created: ThreadRow | None, copied: "Copi
             depth=child.row.depth,
             max_iters=definition.max_iters,
             invocation_id=child.row.invocation_id,
+            output=None if child.output is None else child.output.spec,
         )
     )
     if child.envelope.digest not in services.stored_blobs:
@@ -314,7 +317,8 @@ async def _make_child(
         policy = wanted.context_policy
         projection = project(stored.own, stored.inherited)
         generation, head = stored.row.generation, stored.row.head
-    child = Run(run.tree, definition, row, projection, generation=generation, head=head, stored=False)
+    output = definition.output or (run.output if wanted.inherits_output else None)
+    child = Run(run.tree, definition, row, projection, generation=generation, head=head, stored=False, output=output)
     stage_run(child, wanted.text, created=created, copied=copied)
     invocation = InvocationRow(
         invocation_id=invocation_id,
@@ -402,6 +406,7 @@ async def reattach(
         head=stored.row.head,
         stored=True,
         envelope=None if blob is None else envelope_from_blob(blob, projection.envelope_hash),
+        output=definition.output or run.output,
     )
     attached = _Child(run, child, invocation, words, invocation.timeout_seconds)
     if row.state.terminal:
@@ -468,7 +473,9 @@ class _Child:
                 self.put(InvocationState.WAITING, batch.ops.append)
             return CallOutcome(suspended=True, batch=batch)
         self._run.tree.busy.discard(self._invocation.child)
-        text = self._child.projection.text
+        text, wanted = self._child.projection.text, self._child.projection.output
+        if end.status == "completed" and wanted is not None:
+            text = dumps(self._child.answer().plain).decode()  # the value alone, whatever stood around it
         status, reason, message = end.status, end.reason, end.message
         if end.status == "cancelled" and end.reason == TIME_LIMIT:
             limit = "" if self._timeout is None else f" of {self._timeout:g} s"
@@ -498,6 +505,9 @@ class _Child:
         }
         if reason is not None:
             made["reason"] = reason
+        wanted = self._child.projection.output
+        if status == "completed" and wanted is not None:
+            made |= {"contentType": "application/json", "outputName": wanted.name}
         return made
 
     def _terminal(

@@ -11,6 +11,7 @@ from typing import Final, Protocol, cast, runtime_checkable
 
 from retinue.agent.definition import AgentDefinition
 from retinue.agent.middleware import Middleware
+from retinue.agent.output import OutputType
 from retinue.agent.ports import CallHandler
 from retinue.agent.tool_handler import ToolHandler
 from retinue.config import AgentInvocationModePolicy, AgentRunConfig, ClientsConfig, PermissionRules, RuntimeContext
@@ -64,6 +65,7 @@ class Equipment:
     workspace: Workspace | None = None
     file_tools: bool = True
     shares_context: bool = True
+    output: OutputType | None = None
     depth: int = 0
     ceiling: int = 3
     leaf: bool = False
@@ -126,6 +128,7 @@ def assemble(equipment: Equipment) -> AgentDefinition:
         middleware=equipment.middleware,
         workspace=None if equipment.workspace is None else str(equipment.workspace.root),
         shares_context=equipment.shares_context,
+        output=equipment.output,
     )
 
 
@@ -215,6 +218,7 @@ def child_equipment(
         roster=parent.roster if resolved.surface == "roster" and not resolved.leaf else Roster(),
         workspace=parent.workspace,
         file_tools=parent.file_tools,
+        output=_output(declaration),
         shares_context=parent.shares_context and SubAgentRunConfigFields.CONTEXT in resolved.fields,
         depth=parent.depth + 1,
         ceiling=ceiling,
@@ -236,6 +240,12 @@ def child_equipment(
         if isinstance(handler, ToolHandler) and resolved.admits_inherited(name)
     }
     return replace(equipment, inherited=MappingProxyType(inherited), builtin=_own_builtin(equipment, resolved, inherited))
+
+
+def _output(declaration: SubAgent) -> OutputType | None:
+    if declaration.output is None:
+        return None
+    return OutputType(declaration.output, where=f"`output` of subagent `{declaration.name}`")
 
 
 def _rights(parent: Equipment, resolved: ResolvedDeclaration) -> tuple[PermissionRules, ...]:

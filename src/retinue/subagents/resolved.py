@@ -87,6 +87,11 @@ class ResolvedDeclaration:
         """Whether the parent's tools come along at all, before `tools` filters them."""
         return SubAgentRunConfigFields.TOOLS in self.fields
 
+    @property
+    def inherits_output(self) -> bool:
+        """Whether the child answers in the form that its parent's run asks for, if it has none of its own."""
+        return SubAgentRunConfigFields.OUTPUT in self.fields
+
     def admits_inherited(self, tool: str) -> bool:
         """Whether the child gets its parent's tool of this name (A-14, D-11)."""
         allowed = self.declaration.tools

@@ -207,6 +207,7 @@ class SpawnTool(_RosterTool):
             agent_key=new_agent_key(resolved.agent_id),
             label=label,
             metadata=resolved.declaration.metadata,
+            inherits_output=resolved.inherits_output,
         )
         if wanted.context_policy is SubAgentContextPolicy.MODEL_CHOICE:
             wanted.context_policy = SubAgentContextPolicy.ISOLATED

@@ -130,6 +130,7 @@ class SubAgentTool:
             context_policy=policy,
             timeout_seconds=resolved.timeout_seconds,
             metadata=resolved.declaration.metadata,
+            inherits_output=resolved.inherits_output,
         )
         return await delegate(run, ref, call, wanted, _Words())
 
