@@ -198,6 +198,9 @@ async def test_a_killed_run_is_resumed_and_asks_nothing_twice(command_line: Any,
         await running.ended()
     ended = await command_line("resume", "--json")
     assert ended.code == 0
+    taken = [line for line in lines_of(ended.out) if not line["live"]]
+    assert (taken[0]["type"], taken[0]["body"]["attempt"]) == ("RUN_STARTED", 2)
+    assert {line["attempt"] for line in taken} == {2}
     assert lines_of(ended.out)[-1]["result"]["text"] == "Done."
     assert [(request.agent, request.step) for request in provider.requests] == [
         ("assistant", 1),
@@ -208,6 +211,28 @@ async def test_a_killed_run_is_resumed_and_asks_nothing_twice(command_line: Any,
     again = await command_line("resume", lines_of(ended.out)[-1]["run"])
     assert again.code == 2
     assert "has ended" in again.err
+
+
+@pytest.mark.crash
+async def test_a_stopped_process_can_be_taken_over_and_writes_nothing_more(command_line: Any, provider: StrictProvider) -> None:
+    gate = provider.hold()
+    async with command_line.started("run", "Go.", "--session", "s1", *command_line.model) as running:
+        await gate.arrived.wait()
+        running.signal(signal.SIGSTOP)
+        refused = await command_line("resume", "s1")
+        assert refused.code == 1
+        assert f"process {running.process.pid}" in refused.err
+        assert "--take-over" in refused.err
+        taken = await command_line("resume", "s1", "--take-over", "--json")
+        assert lines_of(taken.out)[-1]["result"]["text"] == "ok"
+        gate.release()
+        running.signal(signal.SIGCONT)
+        revived = await running.ended()
+    assert (revived.code, revived.out) == (1, "")
+    assert "taken" in revived.err
+    shown = json.loads((await command_line("threads", "show", "s1", "--json")).out)
+    assert [record["type"] for record in shown].count("RUN_FINISHED") == 1
+    assert [record["attempt"] for record in shown if record["type"] == "RUN_STARTED"] == [1, 2]
 
 
 @pytest.mark.parametrize(

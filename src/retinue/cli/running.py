@@ -63,9 +63,8 @@ async def drive(
     async with viewer, contextlib.aclosing(events):
         with reported_to(viewer.say), _Interrupts(agent, viewer) as interrupts:
             async for event in events:
-                if not interrupts.started and resumed is not None and not isinstance(viewer, JsonViewer):
-                    for earlier in await replay_tree(agent.runtime.ledger, resumed):
-                        viewer.show(earlier)
+                if not interrupts.started and resumed is not None:
+                    viewer.catch_up(await replay_tree(agent.runtime.ledger, resumed))
                 interrupts.started = True
                 viewer.show(event)
                 if isinstance(event, PermissionRequest) and asker is not None:

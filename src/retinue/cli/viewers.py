@@ -10,13 +10,13 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TextIO
 
 from retinue.cli.lines import lifecycle_line
 from retinue.cli.live_tree import TreeView
 from retinue.cli.text import clean
-from retinue.events import Event, RunFinishedEvent
+from retinue.events import Event, RunFinishedEvent, RunStartedEvent
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -53,6 +53,10 @@ class Viewer(Protocol):
         """Take one event in."""
         ...
 
+    def catch_up(self, events: Sequence[Event]) -> None:
+        """Take in what a resumed run has in its journals."""
+        ...
+
     def pause(self) -> None:
         """Leave the terminal to somebody else: a question to the person."""
         ...
@@ -83,6 +87,11 @@ class QuietViewer:
     def show(self, event: Event) -> None:
         """See `Viewer`."""
         self.view.apply(event)
+
+    def catch_up(self, events: Sequence[Event]) -> None:
+        """See `Viewer`."""
+        for event in events:
+            self.show(event)
 
     def pause(self) -> None:
         """See `Viewer`."""
@@ -119,8 +128,20 @@ class JsonViewer(QuietViewer):
 
     def show(self, event: Event) -> None:
         """See `Viewer`. ASCII only, so that no byte of it can steer a terminal."""
+        if self.view.knows(event):
+            return
         self.view.apply(event)
         write_line(self.lines, json.dumps(self.describe(event), ensure_ascii=True, separators=(",", ":")))
+
+    def catch_up(self, events: Sequence[Event]) -> None:
+        """See `Viewer`. What was told before is not told again; the take-over itself is new."""
+        newest = {event.run_id: event for event in events if isinstance(event, RunStartedEvent) and event.attempt > 1}
+        for event in events:
+            if newest.get(event.run_id) is event:
+                self.show(event)
+            else:
+                self.view.apply(event)
+                self.describe(event)
 
 
 class LiveViewer(QuietViewer):

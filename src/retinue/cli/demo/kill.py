@@ -78,12 +78,9 @@ async def _start_and_kill(folder: Path, viewer: Viewer, *, fast: bool) -> Watche
 
 async def _resume(folder: Path, viewer: Viewer, *, fast: bool) -> Watched:
     """Run the second stage in a process of its own, to the end."""
-    watched, caught_up = Watched(), False
+    watched = Watched()
     async with aclosing(_stage("resume", folder, watched, fast=fast)) as events:
         async for _, event in events:
-            if not caught_up:  # the take-over itself is in the ledger
-                await _shown(folder, viewer)
-                caught_up = True
             viewer.show(event)
     return watched
 

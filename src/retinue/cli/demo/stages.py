@@ -45,12 +45,14 @@ def run_stage(stage: str, folder: Path, *, fast: bool) -> Exit:
 
     async def work() -> Exit:
         viewer = JsonViewer(EventLines().describe)
+        resumed: str | None = None
         async with demo_agent(folder, _TellingModel(scripted_model(pause=FAST if fast else PAUSE))) as agent:
             if stage == "start":
                 events = agent.stream(TASK)
             else:
                 (row,) = await agent.runtime.ledger.runs(states=[RunState.RUNNING], roots_only=True, limit=1)
-                events = agent.resume_stream(row.run_id)
-            return await drive(agent, events, viewer, Session(workspace=folder))
+                resumed = row.run_id
+                events = agent.resume_stream(resumed)
+            return await drive(agent, events, viewer, Session(workspace=folder), resumed=resumed)
 
     return run_async(work)
