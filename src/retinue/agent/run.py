@@ -460,17 +460,15 @@ class Run:
         """
         old, ledger = self.journal, self.tree.services.ledger
         await old.abandon()
-        row, stored = await ledger.run(self.row.run_id), await ledger.journal(self.row.key)
+        stored = await ledger.journal(self.row.key)
+        row = await self.still_ours(conflict)
         if row is None and conflict.code in ("head_moved", "exists"):
             raise ThreadBusy(
                 f"thread `{self.row.key.thread}` of session `{self.row.key.session}` was given another run at the same moment",
                 remedy="wait for that one, then try again",
             ) from conflict
-        if conflict.code == "head_moved" or (row is not None and row.attempt != self.row.attempt):
-            raise LeaseLost(
-                f"run `{self.row.run_id}` was taken over by another process",
-                remedy="this process writes nothing more to it; look at it with `retinue threads show`",
-            ) from conflict
+        if conflict.code == "head_moved":
+            raise self._lost() from conflict
         if row is None or stored is None or retries > 3:
             raise conflict
         self.journal = RunJournal(
@@ -489,6 +487,24 @@ class Run:
         intent = await ledger.cancel_intent(row.lineage)
         if intent is not None:
             self.stop(intent)
+
+    async def still_ours(self, because: LedgerConflict | None = None) -> RunRow | None:
+        """The run's row as it is stored. To be asked after reading a journal of the tree that is to be written to: whoever
+        takes the tree over later moves the head of each, so that what was read before is fenced (M3).
+
+        Raises:
+            LeaseLost: another process has taken the run over already.
+        """
+        row = await self.tree.services.ledger.run(self.row.run_id)
+        if row is not None and row.attempt != self.row.attempt:
+            raise self._lost() from because
+        return row
+
+    def _lost(self) -> LeaseLost:
+        return LeaseLost(
+            f"run `{self.row.run_id}` was taken over by another process",
+            remedy="this process writes nothing more to it; look at it with `retinue threads show`",
+        )
 
     def _keep(self, events: Sequence[Event], ops: Sequence[Op]) -> None:
         """Stage again what had happened before the child that may no longer begin, or the end that came too late."""

@@ -258,6 +258,7 @@ async def _taken(runtime: Runtime, tree: Tree, taken: RunRow, definition: AgentD
         envelope=None if blob is None else envelope_from_blob(blob, projection.envelope_hash),
     )
     run.is_root = True
+    await run.still_ours()
     draft = await ledger.draft(taken.key)
     if draft is not None:
         run.journal.stage_op(DropDraft(taken.key, draft.message_id))

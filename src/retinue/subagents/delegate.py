@@ -389,6 +389,7 @@ async def reattach(
     invocation = await ledger.invocation(started.invocation_id)
     row = await ledger.run(started.child_run_id)
     stored = await ledger.journal(row.key) if row is not None else None
+    await run.still_ours()
     if invocation is None or row is None or stored is None:
         raise LedgerError(
             f"invocation `{started.invocation_id}` of run `{run.row.run_id}` has no child in the ledger",
