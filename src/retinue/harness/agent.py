@@ -225,10 +225,15 @@ class Agent:
 
     # Running
 
-    async def run(self, text: str, *, context: RuntimeContext | None = None, check: bool = True) -> RunResult:
+    async def run(self, text: str, *, context: RuntimeContext | None = None, output: Any = None, check: bool = True) -> RunResult:
         """Run the agent on a message and wait for the end.
 
         Without a context: a new session, thread `main`. With `session_id`: its `main`, continued.
+
+        Args:
+            output: the type of the answer: a dataclass, a pydantic model, a `TypedDict`, a msgspec `Struct`, a builtin, a
+                `Literal`, a union or a container of those. `result.output` is the value. An answer that does not fit is
+                given back to the model twice; then the run fails with reason `invalid_output`.
 
         Returns:
             A result that is completed, or waiting for an answer (`result.requests`).
@@ -238,16 +243,17 @@ class Agent:
             ThreadBusy: the thread has a run that is not finished.
         """
         await self.build()
-        driver = Driver(self, partial(begin, self, text, context, viewer=None, acknowledged=False))
+        form = self.runtime.output(output)
+        driver = Driver(self, partial(begin, self, text, context, viewer=None, acknowledged=False, output=form))
         return checked(await driver.result(), check)
 
-    def run_sync(self, text: str, *, context: RuntimeContext | None = None, check: bool = True) -> RunResult:
+    def run_sync(self, text: str, *, context: RuntimeContext | None = None, output: Any = None, check: bool = True) -> RunResult:
         """`run` for code that is not async. Ctrl-C stops the whole tree.
 
         Raises:
             ConfigurationError: called from async code.
         """
-        return self._in_thread(self.run(text, context=context, check=check))
+        return self._in_thread(self.run(text, context=context, output=output, check=check))
 
     def _in_thread(self, work: Coroutine[Any, Any, T]) -> T:
         if self._sync is None:
@@ -255,7 +261,7 @@ class Agent:
         return self._sync.run(work)
 
     async def stream(
-        self, text: str, *, context: RuntimeContext | None = None, patient: bool = False
+        self, text: str, *, context: RuntimeContext | None = None, output: Any = None, patient: bool = False
     ) -> AsyncGenerator[Event, None]:
         """Run and give the events of the whole tree as they come, each with its path; the last one carries the result.
 
@@ -265,12 +271,13 @@ class Agent:
         """
         await self.build()
         viewer = Viewer(patient=patient)
-        driver = Driver(self, partial(begin, self, text, context, viewer=viewer, acknowledged=True), viewer)
+        form = self.runtime.output(output)
+        driver = Driver(self, partial(begin, self, text, context, viewer=viewer, acknowledged=True, output=form), viewer)
         async with aclosing(driver.events()) as events:
             async for event in events:
                 yield event
 
-    async def run_on(self, key: ThreadKey, agent_id: str, text: str, *, check: bool = True) -> RunResult:
+    async def run_on(self, key: ThreadKey, agent_id: str, text: str, *, output: Any = None, check: bool = True) -> RunResult:
         """Run a given agent of this tree on a thread that exists; see `Thread.run`."""
         await self.build()
         context = RuntimeContext(user_id=key.user or None, session_id=key.session, thread_id=key.thread)
@@ -278,7 +285,8 @@ class Agent:
         if row is None:
             raise UnknownId(f"there is no thread `{key.thread}` in session `{key.session}`")
         definition = child_definition(self.definition(context), agent_id, depth=row.depth)
-        start = partial(begin, self, text, context, viewer=None, acknowledged=False, definition=definition, key=key)
+        form = self.runtime.output(output)
+        start = partial(begin, self, text, context, viewer=None, acknowledged=False, definition=definition, key=key, output=form)
         return checked(await Driver(self, start).result(), check)
 
     # Going on, answering, stopping
@@ -289,6 +297,7 @@ class Agent:
         *,
         take_over: bool = False,
         context: RuntimeContext | None = None,
+        output: Any = None,
         check: bool = True,
     ) -> RunResult:
         """Go on with a run that was interrupted or waits, from its journal. A run that has ended is not touched.
@@ -297,11 +306,14 @@ class Agent:
             run_id: of the run, or of any run below it.
             take_over: take it from a process that is alive but stuck; that one can write nothing any more.
             context: `attributes` for the tools; they are not stored.
+            output: the type that the run was started with. Without it `result.output` is plain JSON, checked against the
+                schema in the journal.
 
         Raises:
             UnknownId: there is no such run. ThreadBusy: its process is alive. ConfigurationError: another agent's run.
         """
         await self.build()
+        self.runtime.output(output)
         driver = Driver(self, partial(self._resuming, run_id, viewer=None, force=take_over, context=context))
         return checked(await driver.result(), check)
 

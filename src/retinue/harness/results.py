@@ -18,9 +18,10 @@ __all__ = ["RunResult"]
 class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     """How a run ended and what it gave.
 
-    `text` is the answer, or as far as it came. `reason` is an error's code or `limit:<name>`; `message` and `remedy` say it
-    to a person. `usage` and `cost` are of the whole tree, `own` holds those of this run alone; `cost` None means that a
-    price is unknown. `requests` are the open questions of a run that is `waiting`.
+    `text` is the answer, or as far as it came; `output` its value where the run asked for a type and completed. `reason` is
+    an error's code or `limit:<name>`; `message` and `remedy` say it to a person. `usage` and `cost` are of the whole tree,
+    `own` holds those of this run alone; `cost` None means that a price is unknown. `requests` are the open questions of a
+    run that is `waiting`.
     """
 
     status: Literal["completed", "failed", "cancelled", "waiting"]

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from retinue.agent.definition import AgentDefinition, envelope_from_blob
+from retinue.agent.output import OutputType
 from retinue.agent.projection import Projection, project
 from retinue.agent.run import Run, RunEnd
 from retinue.agent.tree import Tree, Viewer
@@ -67,6 +68,7 @@ class Started:
             message=end.message,
             remedy=end.remedy,
             text=projection.text,
+            output=self.run.answer().value if end.status == "completed" else None,
             usage=projection.tree_usage,
             cost=projection.cost,
             own=own,
@@ -115,6 +117,7 @@ async def begin(
     acknowledged: bool,
     definition: AgentDefinition | None = None,
     key: ThreadKey | None = None,
+    output: OutputType | None = None,
 ) -> Started:
     """Start a run on a new thread, or on one that is there.
 
@@ -162,7 +165,7 @@ async def begin(
         model=definition.model_reference,
     )
     tree = _tree(agent, run_id, key, context, viewer, children=0)
-    run = Run(tree, definition, run_row, projection, generation=generation, head=head, stored=False)
+    run = Run(tree, definition, run_row, projection, generation=generation, head=head, stored=False, output=output)
     run.is_root = True
     stage_run(run, text, created=created)
     run.acknowledge = acknowledged
@@ -256,6 +259,7 @@ async def _taken(runtime: Runtime, tree: Tree, taken: RunRow, definition: AgentD
         head=stored.row.head,
         stored=True,
         envelope=None if blob is None else envelope_from_blob(blob, projection.envelope_hash),
+        output=None if projection.output is None else runtime.known_output(projection.output.digest),
     )
     run.is_root = True
     await run.still_ours()

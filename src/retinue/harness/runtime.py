@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from retinue.agent.output import OutputType
 from retinue.agent.tree import Services, Tree
 from retinue.clock import Clock, SystemClock
 from retinue.config import Limits
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from retinue.harness.driving import Driver
 
 __all__ = ["Runtime"]
+
+MAX_OUTPUTS = 256
 
 _log: Final = logging.getLogger("retinue")
 
@@ -60,6 +63,7 @@ class Runtime:
         self._models: dict[tuple[str, str], ChatModel] = {}
         self._used: list[ChatModel] = []
         self._services: Services | None = None
+        self._outputs: dict[Any, OutputType] = {}
         self._opening = asyncio.Lock()
 
     @property
@@ -117,6 +121,29 @@ class Runtime:
             self._models[wanted, near] = known
             self.use(known)
         return known
+
+    def output(self, declared: Any) -> OutputType | None:
+        """The form of answers of a Python type, made once; None for None.
+
+        Raises:
+            ConfigurationError: no JSON schema can be made of it.
+        """
+        if declared is None:
+            return None
+        try:
+            known = self._outputs.get(declared)
+        except TypeError:  # not hashable
+            return OutputType(declared)
+        if known is None:
+            known = OutputType(declared)
+            if len(self._outputs) >= MAX_OUTPUTS:
+                del self._outputs[next(iter(self._outputs))]
+            self._outputs[declared] = known
+        return known
+
+    def known_output(self, digest: str) -> OutputType | None:
+        """The type that a stored run's answers have, if a run of this process asked for it."""
+        return next((known for known in self._outputs.values() if known.spec.digest == digest), None)
 
     def use(self, model: ChatModel) -> None:
         """Close this model with the runtime."""

@@ -50,14 +50,14 @@ class Thread:
         journal = await self._agent.runtime.ledger.journal(self.key)
         return [] if journal is None else [decode(record) for record in journal.own]
 
-    async def run(self, text: str, *, agent_id: str | None = None) -> "RunResult":
-        """Go on with the conversation: by its default agent, or by another one for this run.
+    async def run(self, text: str, *, agent_id: str | None = None, output: Any = None) -> "RunResult":
+        """Go on with the conversation: by its default agent, or by another one for this run. `output`: see `Agent.run`.
 
         Raises:
             UnknownId: this agent does not have an agent of that id.
             RunFailed, RunCancelled: as `Agent.run`.
         """
-        return await self._agent.run_on(self.key, agent_id or self.default_agent_id, text)
+        return await self._agent.run_on(self.key, agent_id or self.default_agent_id, text, output=output)
 
     async def _projection(self) -> Any:
         journal = await self._agent.runtime.ledger.journal(self.key)
