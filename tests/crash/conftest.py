@@ -10,13 +10,15 @@ from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 import aiohttp
 import msgspec
 import pytest
+from aiohttp import web
 
 from retinue.ledger.sqlite import SqliteLedger
+from retinue.testing.provider import Gate, StrictProvider
 
 PUT = {"name": "put", "arguments": {"text": "it"}}
 LOOK = {"name": "look", "arguments": {"where": "here"}}
@@ -100,7 +102,7 @@ class Forked:
         Raises:
             TimeoutError: it hangs.
         """
-        return await asyncio.wait_for(asyncio.wrap_future(self.ended), 20)
+        return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(self.ended)), 20)
 
     async def outcome(self) -> dict[str, Any]:
         """What it wrote; it must have ended by itself."""
@@ -162,12 +164,6 @@ def forks(tmp_path_factory: pytest.TempPathFactory) -> Generator[Forks]:
     process.stdout.close()
 
 
-class OpenLedger(Protocol):
-    """`async with read(path) as ledger:`."""
-
-    def __call__(self, path: Path) -> Any: ...
-
-
 @pytest.fixture
 def read() -> Callable[[Path], Any]:
     """Open a ledger to look at it."""
@@ -182,3 +178,70 @@ def read() -> Callable[[Path], Any]:
             await ledger.close()
 
     return opened
+
+
+class Theatre:
+    """A provider in the test's own process: requests and effects can be held back while processes are stopped or killed."""
+
+    def __init__(self) -> None:
+        agents = {**SCRIPT["agents"], **{"steps-ppp": steps("ppp")}}
+        self.provider = StrictProvider({**SCRIPT, "agents": agents})
+        self.effects: list[dict[str, Any]] = []
+        self.held: dict[str, Gate] = {}
+        self._changed = asyncio.Condition()
+
+    async def start(self) -> None:
+        """Listen."""
+        await self.provider.start(extra=[web.post("/__tool", self._effect)])
+
+    async def _effect(self, request: web.Request) -> web.Response:
+        effect: dict[str, Any] = await request.json()
+        self.effects.append(effect)
+        async with self._changed:
+            self._changed.notify_all()
+        gate = self.held.pop(effect["name"], None)
+        if gate is not None:
+            gate.arrived.set()
+            await gate.opened.wait()
+        return web.json_response({})
+
+    def hold_effect(self, name: str) -> Gate:
+        """Keep the next effect of this tool waiting: it has happened, and its caller does not know."""
+        gate = self.held[name] = Gate()
+        return gate
+
+    async def happened(self, count: int) -> None:
+        """Wait until there were so many effects."""
+        async with asyncio.timeout(20), self._changed:
+            await self._changed.wait_for(lambda: len(self.effects) >= count)
+
+    async def reached(self, gate: Gate, forked: Forked) -> None:
+        """Wait until something is held at a gate; the process must not have ended before."""
+        arrival = asyncio.create_task(gate.arrived.wait())
+        ended = asyncio.create_task(forked.code())
+        try:
+            await asyncio.wait({arrival, ended}, return_when=asyncio.FIRST_COMPLETED)
+            assert gate.arrived.is_set(), await forked.outcome()
+        finally:
+            arrival.cancel()
+            ended.cancel()
+            await asyncio.gather(arrival, ended, return_exceptions=True)
+
+    def names(self) -> list[tuple[str, int]]:
+        """The effects so far: (tool, attempt)."""
+        return [(effect["name"], effect["attempt"]) for effect in self.effects]
+
+    def asked(self) -> list[tuple[str, int]]:
+        """The requests so far: (agent, turn)."""
+        return [(one.agent, one.step) for one in self.provider.requests]
+
+
+@pytest.fixture
+async def theatre() -> AsyncGenerator[Theatre]:
+    """A provider here, whose answers can be held."""
+    made = Theatre()
+    await made.start()
+    yield made
+    for gate in made.held.values():
+        gate.release()
+    await made.provider.stop()

@@ -1,0 +1,103 @@
+"""M3: an owner that was stopped and revived after a take-over can write nothing, starts nothing and asks nobody."""
+
+import asyncio
+import os
+import signal
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retinue.testing.audit import audit, told, transcript
+
+pytestmark = [pytest.mark.anyio, pytest.mark.crash]
+
+
+async def stop_process(pid: int) -> None:
+    """SIGSTOP, and wait until the system says that it stands still."""
+    os.kill(pid, signal.SIGSTOP)
+    while b"State:\tT" not in Path(f"/proc/{pid}/status").read_bytes():
+        await asyncio.sleep(0)
+
+
+async def attempts(ledger: Any, root: str) -> set[int]:
+    """The attempts that wrote into the tree after the take-over's own events."""
+    found: set[int] = set()
+    for one in await told(ledger, root):
+        numbers = [record.attempt for record, _ in one.events]
+        found |= set(numbers[numbers.index(2) :]) if 2 in numbers else set()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("agent", "step", "effects_before"),
+    [("lead", 2, 6), ("helper", 1, 4), ("helper", 3, 6), ("noter", 2, 1)],
+)
+async def test_stopped_owner_revived_after_takeover(
+    tmp_path: Path, forks: Any, theatre: Any, read: Any, agent: str, step: int, effects_before: int
+) -> None:
+    """Stopped while a model answers: what the model said to the old owner goes nowhere."""
+    path = tmp_path / "ledger.sqlite3"
+    root = "noter" if agent == "noter" else "lead"
+    gate = theatre.provider.hold(agent=agent, step=step)
+    old = forks.start("run", "old", path, theatre.provider.url, agent=root)
+    await theatre.reached(gate, old)
+    await theatre.happened(effects_before)
+    await stop_process(await old.pid())
+    refused = await forks.start("resume", "refused", path, theatre.provider.url, agent=root).outcome()
+    assert (refused["error"], refused["code"]) == ("ThreadBusy", "thread_busy")
+    assert "alive" in refused["message"]
+    assert "--take-over" in refused["message"]
+    new = await forks.start("resume", "new", path, theatre.provider.url, agent=root, take_over=True).outcome()
+    assert new["status"] == "completed", new
+    async with read(path) as ledger:
+        run_id = (await ledger.runs(roots_only=True))[0].run_id
+        finished = await transcript(ledger, run_id)
+        effects, asked = list(theatre.names()), list(theatre.asked())
+        gate.release()
+        os.kill(await old.pid(), signal.SIGCONT)
+        lost = await old.outcome()
+        assert (lost["error"], lost["code"]) == ("LeaseLost", "lease_lost")
+        assert "taken over" in lost["message"]
+        assert theatre.names() == effects
+        assert theatre.asked() == asked
+        assert asked.count((agent, step)) == 2
+        assert [key for key, times in Counter(asked).items() if times > 1] == [(agent, step)]
+        assert await audit(ledger, run_id) == []
+        assert await transcript(ledger, run_id) == finished
+        assert await attempts(ledger, run_id) == {2}
+        assert [row.state.value for row in await ledger.tree(run_id)] == ["completed"] * len(await ledger.tree(run_id))
+
+
+@pytest.mark.parametrize("tool", ["note", "put", "pay"])
+async def test_stopped_in_the_middle_of_a_tool(tmp_path: Path, forks: Any, theatre: Any, read: Any, tool: str) -> None:
+    """The effect has happened and the old owner does not know: not repeated, unless the tool can be."""
+    path = tmp_path / "ledger.sqlite3"
+    gate = theatre.hold_effect(tool)
+    asking = theatre.provider.hold(agent="helper", step=1)
+    if tool == "pay":
+        asking.release()
+    old = forks.start("run", "old", path, theatre.provider.url)
+    await theatre.reached(gate, old)
+    await theatre.reached(asking, old)
+    await theatre.happened(5 if tool == "pay" else 4)  # nothing else is under way now
+    await stop_process(await old.pid())
+    new = await forks.start("resume", "new", path, theatre.provider.url, take_over=True).outcome()
+    assert new["status"] == "completed", new
+    async with read(path) as ledger:
+        run_id = (await ledger.runs(roots_only=True))[0].run_id
+        finished = await transcript(ledger, run_id)
+        asked, effects = list(theatre.asked()), list(theatre.names())
+        gate.release()
+        asking.release()
+        os.kill(await old.pid(), signal.SIGCONT)
+        assert (await old.outcome())["code"] == "lease_lost"
+        assert (theatre.asked(), theatre.names()) == (asked, effects)
+        assert await audit(ledger, run_id) == []
+        assert await transcript(ledger, run_id) == finished
+    assert str(finished).count("unknown_outcome") == (0 if tool == "put" else 1)
+    if tool != "put":
+        assert [name for name, _ in effects].count(tool) == 1
+    else:
+        assert len({effect["key"] for effect in theatre.effects if (effect["name"], effect["agent"]) == ("put", "lead")}) == 1
