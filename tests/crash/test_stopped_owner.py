@@ -1,6 +1,5 @@
 """M3: an owner that was stopped and revived after a take-over can write nothing, starts nothing and asks nobody."""
 
-import asyncio
 import os
 import signal
 from collections import Counter
@@ -14,11 +13,11 @@ from retinue.testing.audit import audit, told, transcript
 pytestmark = [pytest.mark.anyio, pytest.mark.crash]
 
 
-async def stop_process(pid: int) -> None:
-    """SIGSTOP, and wait until the system says that it stands still."""
+def stop_process(pid: int) -> None:
+    """SIGSTOP, and return when the system says that it stands still."""
     os.kill(pid, signal.SIGSTOP)
     while b"State:\tT" not in Path(f"/proc/{pid}/status").read_bytes():
-        await asyncio.sleep(0)
+        os.sched_yield()
 
 
 async def attempts(ledger: Any, root: str) -> set[int]:
@@ -44,7 +43,7 @@ async def test_stopped_owner_revived_after_takeover(
     old = forks.start("run", "old", path, theatre.provider.url, agent=root)
     await theatre.reached(gate, old)
     await theatre.happened(effects_before)
-    await stop_process(await old.pid())
+    stop_process(await old.pid())
     refused = await forks.start("resume", "refused", path, theatre.provider.url, agent=root).outcome()
     assert (refused["error"], refused["code"]) == ("ThreadBusy", "thread_busy")
     assert "alive" in refused["message"]
@@ -82,7 +81,7 @@ async def test_stopped_in_the_middle_of_a_tool(tmp_path: Path, forks: Any, theat
     await theatre.reached(gate, old)
     await theatre.reached(asking, old)
     await theatre.happened(5 if tool == "pay" else 4)  # nothing else is under way now
-    await stop_process(await old.pid())
+    stop_process(await old.pid())
     new = await forks.start("resume", "new", path, theatre.provider.url, take_over=True).outcome()
     assert new["status"] == "completed", new
     async with read(path) as ledger:

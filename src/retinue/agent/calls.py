@@ -221,7 +221,7 @@ class Calls:
         if alone and ready[0].prepared.inline:
             outcome = await self._execute(ready[0])  # the only call: no task of its own is needed
             del self._running[ready[0].action.ref.index]
-            self._record(ready[0].action, outcome)
+            self._record(ready[0].action, outcome, ready[0].prepared)
             return
         for one in ready:
             name = f"retinue call {one.action.call.name} {one.action.ref.message_id}:{one.action.ref.index}"
@@ -264,9 +264,9 @@ class Calls:
                 continue
             del self._running[index]
             if task.cancelled():
-                self._record(one.action, self._stopped(one))
+                self._record(one.action, self._stopped(one), one.prepared)
             else:
-                self._record(one.action, task.result())
+                self._record(one.action, task.result(), one.prepared)
 
     async def _stop_running(self) -> None:
         """End what runs: tasks are cancelled, children are told, threads are waited for; all no longer than the grace (M8)."""
@@ -293,7 +293,7 @@ class Calls:
                 run.tree.abandon(one.task, one.action.call.name)
             if one.prepared.abandoned is not None:
                 one.prepared.abandoned()
-            self._record(one.action, self._stopped(one))
+            self._record(one.action, self._stopped(one), one.prepared)
 
     def _delegates(self, task: "asyncio.Task[CallOutcome]") -> bool:
         return any(one.task is task and one.prepared.stop is not None for one in self._running.values())
@@ -303,8 +303,8 @@ class Calls:
             content=STOPPED, status=ResultStatus.CANCELLED if one.task and one.task.done() else ResultStatus.UNKNOWN_OUTCOME
         )
 
-    def _record(self, action: CallAction, outcome: CallOutcome) -> None:
-        """Stage a call's one result, with what belongs to it."""
+    def _record(self, action: CallAction, outcome: CallOutcome, ran: Prepared | None = None) -> None:
+        """Stage a call's one result, with what belongs to it. What had an effect is handed to the ledger at once."""
         journal = self._run.journal
         if outcome.batch is not None:
             journal.include(outcome.batch)
@@ -325,7 +325,7 @@ class Calls:
             )
         )
         handler = self._run.definition.tools.get(action.call.name)
-        if handler is None or not handler.repeatable:
+        if handler is None or not handler.repeatable or (ran is not None and ran.barrier):
             journal.flush_soon()
 
     def stop(self, reason: str) -> None:

@@ -170,7 +170,7 @@ class RunJournal:
         if self._created is not None:
             mine.append(self._created)
             self._created = None
-        if self._events:
+        if self._events or batch.ops:  # without events it is a fence: nothing of a run is written without its lease (M3)
             mine.append(Append(self.key, self.generation, self._base, tuple(self._events)))
             self._base = self.head
             self._events = []

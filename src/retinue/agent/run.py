@@ -33,7 +33,7 @@ from retinue.agent.projection import OUTPUT_NOTICE, Projection, project
 from retinue.agent.texts import notice
 from retinue.agent.tool_handler import make_context
 from retinue.agent.tree import MIDDLEWARE_STATE, Tree
-from retinue.errors import LeaseLost, LedgerConflict, ThreadBusy
+from retinue.errors import LeaseLost, LedgerConflict, LedgerError, ThreadBusy
 from retinue.events import (
     CancelSeenEvent,
     Event,
@@ -147,7 +147,9 @@ class Run:
             self.stop(asked)
         try:
             return await (self._around() if self.definition.middleware else self._loop())
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, LedgerError) and not isinstance(error, LedgerConflict):
+                self.tree.fail(error)
             self.tree.given_up = True  # what runs below is ended at once, and can be resumed with this run
             await self._calls.end()
             await self.journal.abandon()
@@ -222,6 +224,8 @@ class Run:
         projection = self.projection
         if self._mail_waits:
             self._mail_waits = False
+        if self.tree.failure is not None:
+            raise self.tree.failure
             self._mail = await self.tree.services.ledger.mail(self.row.key)
         if self.stop_reason is not None and projection.cancel is None and projection.finished is None:
             self.journal.stage(CancelSeenEvent(reason=self.stop_reason))

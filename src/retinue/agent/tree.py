@@ -14,6 +14,7 @@ import msgspec
 from retinue.agent.slots import Slots
 from retinue.clock import Clock
 from retinue.config import Limits
+from retinue.errors import LedgerError
 from retinue.events import Event, PermissionRequest, ReasoningDeltaEvent, TextDeltaEvent
 from retinue.ledger.port import Ledger
 from retinue.rows import ThreadKey
@@ -172,6 +173,7 @@ class Tree:
 
     def wake_all(self) -> None:
         """Let every driver look again."""
+        self.failure: LedgerError | None = None
         for run in list(self.runs.values()):
             run.wake_up()
 
@@ -187,6 +189,12 @@ class Tree:
             if name.startswith(MIDDLEWARE_STATE):
                 kept[name.removeprefix(MIDDLEWARE_STATE)] = msgspec.json.decode(raw)
         return kept
+
+    def fail(self, error: LedgerError) -> None:
+        """The ledger failed, or the lease is lost: every run of the tree ends with this error, and can be resumed."""
+        if self.failure is None:
+            self.failure = error
+            self.wake_all()
 
     def stop_of(self, lineage: Sequence[str]) -> str | None:
         """Why a run of this lineage is to stop, if it is: it may have been asked before the run began."""
@@ -237,6 +245,8 @@ class Tree:
         self._helpers.add(task)
         task.add_done_callback(self._helpers.discard)
         return task
+        except LedgerError as error:
+            self.fail(error)  # no fault of the author's: the answer is not recorded, and is asked for again
 
     def abandon(self, task: "asyncio.Task[Any]", name: str) -> None:
         """A call that did not end within the grace: it is fenced from writing, cancelled, and kept until it ends."""

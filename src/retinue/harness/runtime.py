@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from retinue.agent.output import OutputType
 from retinue.agent.tree import Services, Tree
 from retinue.clock import Clock, SystemClock
-from retinue.config import Limits
-from retinue.errors import ConfigurationError
+from retinue.config import Limits, RuntimeContext
+from retinue.errors import ConfigurationError, LedgerUnavailable
 from retinue.ids import new_id
 from retinue.ledger.open import open_ledger
 from retinue.ledger.port import Ledger
@@ -94,7 +94,12 @@ class Runtime:
             started_at=self.clock.now_ms(),
             command=Path(sys.argv[0]).name if sys.argv else "",
         )
-        await self.ledger.commit([PutOwner(row)])
+        try:
+            await self.ledger.commit([PutOwner(row)])
+        except BaseException:
+            await self.ledger.close()  # nothing that was opened is left behind
+            raise
+        logging.getLogger("retinue").addFilter(self._log_filter)
         return Services(
             ledger=self.ledger,
             clock=self.clock,
@@ -192,7 +197,7 @@ class Runtime:
             stuck += [call.name for call in await services.threads.close(self.limits.stop_grace, self.clock)]
             if stuck:
                 _log.warning("still running after close: %s", ", ".join(stuck))
-            await self.ledger.commit([DropOwner(self.owner_id)])
+            await self._leave()
         finally:
             if services is not None:
                 await self.ledger.close()
@@ -221,4 +226,10 @@ class Runtime:
         return await self.open()
 
     async def __aexit__(self, *_exc: object) -> None:
+    async def _leave(self) -> None:
+        try:
+            await self.ledger.commit([DropOwner(self.owner_id)])
+        except LedgerUnavailable as error:  # its lock goes with the ledger, and whoever opens that next removes the row
+            _log.warning("the owner's row is left behind: %s", error)
+
         await self.close()
