@@ -4,10 +4,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from retinue.agent.ports import CallOutcome, Prepared
+from retinue.agent.texts import CANCELLED
 from retinue.events import SubAgentInvocationStartedEvent, ToolProgressEvent
 from retinue.messages import CallRef, ToolCall
 from retinue.models.port import ToolSpec
 from retinue.permissions.gate import GatedCall
+from retinue.states import ResultStatus
 from retinue.tools.port import Tool, ToolContext
 
 if TYPE_CHECKING:
@@ -61,6 +63,8 @@ class ToolHandler:
         async def execute() -> CallOutcome:
             try:
                 async with hold:
+                    if run.stop_reason is not None:  # asked to stop while it waited for its turn: nothing starts (M8)
+                        return CallOutcome(content=CANCELLED, status=ResultStatus.CANCELLED)
                     output = await self.tool.run(call.arguments, context)
             finally:
                 context.cancelled = True  # whoever still holds it can report nothing any more
