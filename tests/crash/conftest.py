@@ -184,7 +184,7 @@ class Theatre:
     """A provider in the test's own process: requests and effects can be held back while processes are stopped or killed."""
 
     def __init__(self) -> None:
-        agents = {**SCRIPT["agents"], **{"steps-ppp": steps("ppp")}}
+        agents = {**SCRIPT["agents"], "steps-ppp": steps("ppp")}
         self.provider = StrictProvider({**SCRIPT, "agents": agents})
         self.effects: list[dict[str, Any]] = []
         self.held: dict[str, Gate] = {}

@@ -160,6 +160,7 @@ class Tree:
         self.labels: dict[ThreadKey, set[str]] = {}
         self.interruptions = 0
         self.given_up = False
+        self.failure: LedgerError | None = None
         self.stops: dict[str, str] = {}
         self.stopping: list[str] = []
         self._states: dict[tuple[str, str], dict[str, Any]] = {}
@@ -173,9 +174,14 @@ class Tree:
 
     def wake_all(self) -> None:
         """Let every driver look again."""
-        self.failure: LedgerError | None = None
         for run in list(self.runs.values()):
             run.wake_up()
+
+    def fail(self, error: LedgerError) -> None:
+        """The ledger failed, or the lease is lost: every run of the tree ends with this error, and can be resumed."""
+        if self.failure is None:
+            self.failure = error
+            self.wake_all()
 
     async def remembered(self, name: str) -> bool:
         """Whether a person's yes under this name was remembered for the root's session."""
@@ -189,12 +195,6 @@ class Tree:
             if name.startswith(MIDDLEWARE_STATE):
                 kept[name.removeprefix(MIDDLEWARE_STATE)] = msgspec.json.decode(raw)
         return kept
-
-    def fail(self, error: LedgerError) -> None:
-        """The ledger failed, or the lease is lost: every run of the tree ends with this error, and can be resumed."""
-        if self.failure is None:
-            self.failure = error
-            self.wake_all()
 
     def stop_of(self, lineage: Sequence[str]) -> str | None:
         """Why a run of this lineage is to stop, if it is: it may have been asked before the run began."""
@@ -232,6 +232,8 @@ class Tree:
             await handler(request)
         except asyncio.CancelledError:
             raise
+        except LedgerError as error:
+            self.fail(error)  # no fault of the author's: the answer is not recorded, and is asked for again
         except Exception as error:  # noqa: BLE001  # the author's code: its fault must not hang the run
             if getattr(error, "code", None) == "already_answered":
                 return  # somebody else was faster, or the run that asked was stopped
@@ -245,8 +247,6 @@ class Tree:
         self._helpers.add(task)
         task.add_done_callback(self._helpers.discard)
         return task
-        except LedgerError as error:
-            self.fail(error)  # no fault of the author's: the answer is not recorded, and is asked for again
 
     def abandon(self, task: "asyncio.Task[Any]", name: str) -> None:
         """A call that did not end within the grace: it is fenced from writing, cancelled, and kept until it ends."""

@@ -99,7 +99,6 @@ class Runtime:
         except BaseException:
             await self.ledger.close()  # nothing that was opened is left behind
             raise
-        logging.getLogger("retinue").addFilter(self._log_filter)
         return Services(
             ledger=self.ledger,
             clock=self.clock,
@@ -204,6 +203,12 @@ class Runtime:
                 self.owner_id = new_id("own")
                 self._opening = asyncio.Lock()
 
+    async def _leave(self) -> None:
+        try:
+            await self.ledger.commit([DropOwner(self.owner_id)])
+        except LedgerUnavailable as error:  # its lock goes with the ledger, and whoever opens that next removes the row
+            _log.warning("the owner's row is left behind: %s", error)
+
     async def _stop_drivers(self) -> None:
         """Let every run end as cancelled. A driver that hangs in code which heeds no cancellation is left behind."""
         drivers = list(self.drivers)
@@ -226,10 +231,4 @@ class Runtime:
         return await self.open()
 
     async def __aexit__(self, *_exc: object) -> None:
-    async def _leave(self) -> None:
-        try:
-            await self.ledger.commit([DropOwner(self.owner_id)])
-        except LedgerUnavailable as error:  # its lock goes with the ledger, and whoever opens that next removes the row
-            _log.warning("the owner's row is left behind: %s", error)
-
         await self.close()
