@@ -14,8 +14,10 @@ from retinue.models.faults import Fault
 from retinue.models.port import Delta, Emit, ModelAnswer, TextDelta, ToolSpec
 from retinue.models.text import Mender, dumps, loads, mend
 
-__all__ = ["FormReader", "form_of", "manual_of"]
+__all__ = ["FORM_NAME", "MOST_CALLS", "FormReader", "form_of", "manual_of"]
 
+FORM_NAME: Final = "answer_or_calls"
+"""The name of the schema in a request."""
 MOST_CALLS: Final = 16
 """Calls in one answer: a weak model would go on calling without end."""
 
@@ -47,13 +49,16 @@ def manual_of(tools: Sequence[ToolSpec]) -> str:
     return _MANUAL + "\n".join(lines)
 
 
-def form_of(tools: Sequence[ToolSpec], choice: Any = None, answer: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def form_of(
+    tools: Sequence[ToolSpec], choice: Any = None, answer: Mapping[str, Any] | None = None, *, most_calls: int = MOST_CALLS
+) -> dict[str, Any]:
     """The JSON schema of an answer.
 
     Args:
         tools: What may be called.
         choice: As `tool_choice` of Chat Completions: None or `auto`, `none`, `required`, or one function by its name.
         answer: The schema of the answer itself, where it is not a text.
+        most_calls: How many calls one answer may hold.
     """
     definitions: dict[str, Any] = {}
     named = _chosen(choice)
@@ -63,8 +68,8 @@ def form_of(tools: Sequence[ToolSpec], choice: Any = None, answer: Mapping[str, 
         forms.append(_object(answer=_placed(answer, "answer", definitions) if answer is not None else {"type": "string"}))
     if calls and choice != "none":
         item = calls[0] if len(calls) == 1 else {"anyOf": calls}
-        forms.append(_object(calls={"type": "array", "items": item, "minItems": 1, "maxItems": MOST_CALLS}))
-    form = forms[0] if len(forms) == 1 else {"anyOf": forms}
+        forms.append(_object(calls={"type": "array", "items": item, "minItems": 1, "maxItems": most_calls}))
+    form = forms[0] if len(forms) == 1 else {"type": "object", "anyOf": forms}  # hosted servers insist on the type
     return form | {"$defs": definitions} if definitions else form
 
 

@@ -5,13 +5,13 @@ For servers whose own tool calling is unreliable but who hold a model to a JSON 
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import msgspec
 
 from retinue.config import ChatClientConfig
 from retinue.messages import AssistantMessage, Entry, Message, ToolCall, ToolResult
-from retinue.models.form import form_of, manual_of
+from retinue.models.form import FORM_NAME, MOST_CALLS, form_of, manual_of
 from retinue.models.port import Envelope, ModelRequest
 from retinue.models.profiles import Profile
 from retinue.models.text import dumps
@@ -19,11 +19,14 @@ from retinue.models.wire import RESERVED, ChatWire, arguments_of
 
 __all__ = ["FormWire"]
 
+_NARROWING: Final = frozenset({"tool_choice", "parallel_tool_calls"})
+
 
 class FormWire(ChatWire):
     """As `ChatWire`; only user and assistant messages, and a `response_format` where there are tools.
 
-    `ChatClientConfig(extra={"tool_choice": …})` is not sent but narrows the form: `none`, `required`, or one function.
+    `tool_choice` (`none`, `required`, or one function) and `parallel_tool_calls` (False: one call at a time) among the
+    settings (`ChatClientConfig(extra=…)`) are not sent; they narrow the form.
     """
 
     reserved = RESERVED | {"response_format"}
@@ -48,7 +51,7 @@ class FormWire(ChatWire):
 
     def settings(self, settings: ChatClientConfig) -> dict[str, Any]:
         """See `ChatWire`."""
-        extra = {key: value for key, value in settings.extra.items() if key != "tool_choice"}
+        extra = {key: value for key, value in settings.extra.items() if key not in _NARROWING}
         return super().settings(replace(settings, extra=extra))
 
     def needs_stub(self, request: ModelRequest) -> bool:
@@ -68,11 +71,13 @@ class FormWire(ChatWire):
         return cast("bytes", cached)
 
     def _ending(self, request: ModelRequest) -> bytes:
-        envelope, output = request.envelope, request.output
-        choice = envelope.settings.extra.get("tool_choice") if request.tools_allowed else "none"
-        form = form_of(envelope.tools, choice, output.schema if output is not None else None)
+        extra = request.envelope.settings.extra
+        choice = extra.get("tool_choice") if request.tools_allowed else "none"
+        answer = request.output.schema if request.output is not None else None
+        most = 1 if extra.get("parallel_tool_calls") is False else MOST_CALLS
+        form = form_of(request.envelope.tools, choice, answer, most_calls=most)
         # Not `strict`: the schemas of tools are what their authors made them.
-        wanted = {"type": "json_schema", "json_schema": {"name": "answer", "schema": form}}
+        wanted = {"type": "json_schema", "json_schema": {"name": FORM_NAME, "schema": form}}
         return b'],"response_format":' + dumps(wanted) + b"}"
 
     def asks_form(self, request: ModelRequest) -> bool:

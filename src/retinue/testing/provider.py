@@ -17,6 +17,7 @@ from retinue.models.script import Script, ScriptSource, Turn, parse_script
 from retinue.models.text import dumps
 from retinue.testing.provider_record import Gate, Planned, Recorded, read_request, view_of
 from retinue.testing.provider_rules import ECHO_RULES, RULES, Rule, refusal
+from retinue.testing.provider_schema import form_asked, formed
 from retinue.testing.provider_wire import ProviderFault, chunks_of, document_of, half_call
 
 __all__ = ["Gate", "ProviderFault", "Recorded", "StrictProvider"]
@@ -139,6 +140,11 @@ class StrictProvider:
             await self._changed.wait_for(lambda: sum(request.disconnected for request in self.requests) >= count)
 
     @property
+    def connections(self) -> int:
+        """How many connections the requests have come over."""
+        return len({request.peer for request in self.requests})
+
+    @property
     def refused(self) -> list[Recorded]:
         """The requests that broke a rule."""
         return [request for request in self.requests if request.refused is not None]
@@ -153,6 +159,8 @@ class StrictProvider:
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         recorded = read_request(await request.read(), request.headers, len(self.requests) + 1, self.script)
+        if request.transport is not None:
+            recorded.peer = str(request.transport.get_extra_info("peername"))
         self.requests.append(recorded)
         if self._record is not None:
             self._record(recorded)
@@ -203,6 +211,9 @@ class StrictProvider:
         if turn.has_templates() and self._function is None:
             turn = turn.filled(view)
         recorded.turn = turn
+        schema = form_asked(recorded.body)
+        if schema is not None and "free_text" not in fault.shape:
+            turn = formed(turn, schema, recorded.step)
         if turn.delay:
             await self._clock.sleep(turn.delay)
         made: dict[str, Any] = {

@@ -9,6 +9,8 @@ from typing import Any, Final, TypeAlias, cast
 
 import msgspec
 
+from retinue.testing.provider_schema import malformed
+
 __all__ = [
     "Body",
     "Messages",
@@ -304,6 +306,8 @@ def check_response_format(messages: Messages, body: Body) -> str | None:
     schema: Any = named.get("schema")
     if not isinstance(schema, dict) or cast("dict[str, Any]", schema).get("type") != "object":
         return f"Invalid schema for response_format '{named['name']}': schema must be a JSON Schema of 'type: \"object\"'"
+    if (wrong := malformed(schema)) is not None:
+        return f"Invalid schema for response_format '{named['name']}': {wrong}"
     if named.get("strict") and not _is_closed(cast("dict[str, Any]", schema)):
         return f"Invalid schema for response_format '{named['name']}': 'additionalProperties' is required to be false"
     return None

@@ -31,7 +31,7 @@ class Recorded:
     """One request. `number` counts from 1, `raw` are the bytes that came, `valid` says that they were an object in JSON.
 
     `refused` is (rule id, words) of the rule that it broke; `turn` what it was answered; `disconnected` that the client went
-    away before its answer was whole.
+    away before its answer was whole, `peer` is the other end of the connection.
     """
 
     number: int
@@ -46,6 +46,7 @@ class Recorded:
     turn: Turn | None = None
     answered: bool = False
     disconnected: bool = False
+    peer: str = ""
 
     @property
     def messages(self) -> list[dict[str, Any]]:
@@ -132,6 +133,15 @@ def _text(message: dict[str, Any]) -> str:
     return content if isinstance(content, str) else ""
 
 
+def _told_result(message: dict[str, Any]) -> tuple[str, str] | None:
+    """Tool and content of a result that is told in words (`tool_mode="schema"`)."""
+    text = _text(message)
+    if not text.startswith('{"result_of":'):
+        return None
+    told: Any = loads(text.encode())
+    return str(told.get("result_of")), str(told.get("content"))
+
+
 def view_of(recorded: Recorded) -> View:
     """The conversation as templates see it."""
     messages = recorded.messages
@@ -139,7 +149,7 @@ def view_of(recorded: Recorded) -> View:
         messages = messages[:-1]
 
     def last_input() -> str:
-        return next((_text(message) for message in reversed(messages) if message.get("role") == "user"), "")
+        return next((_text(one) for one in reversed(messages) if one.get("role") == "user" and _told_result(one) is None), "")
 
     def results() -> list[tuple[str, str]]:
         names: dict[Any, str] = {}
@@ -149,6 +159,8 @@ def view_of(recorded: Recorded) -> View:
                 names[call.get("id")] = call.get("function", {}).get("name", "")
             if message.get("role") == "tool":
                 found.append((names.get(message.get("tool_call_id"), ""), _text(message)))
+            elif (told := _told_result(message)) is not None:
+                found.append(told)
         return found
 
     return View(recorded.agent, last_input, results, lambda: sum(len(_text(message)) for message in messages))

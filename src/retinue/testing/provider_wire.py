@@ -25,8 +25,10 @@ Shape: TypeAlias = Literal[
     "omit_finish",
     "crlf",
     "document",
+    "free_text",
 ]
-"""Ways in which a healthy server may answer. `document`: one JSON document although a stream was asked for."""
+"""Ways in which a healthy server may answer. `document`: one JSON document although a stream was asked for; `free_text`:
+whatever `response_format` says."""
 
 
 class ProviderFault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
