@@ -120,7 +120,7 @@ async def test_an_agent_without_a_model_says_so_at_build() -> None:
 
 
 @pytest.mark.contract("H-20")
-@pytest.mark.case("AS-44", "B028")
+@pytest.mark.case("HPD-44", "B028")
 async def test_a_childs_model_error_is_the_parents_to_act_on() -> None:
     model = RecordingModel(
         {

@@ -102,7 +102,7 @@ async def test_a_run_that_ends_within_its_turns_is_completed() -> None:
 
 
 @pytest.mark.contract("A-18", "D-26", "A-26")
-@pytest.mark.case("B030", "B031", "B032", "HPD-1", "HPD-6")
+@pytest.mark.case("B030", "B031", "B032", "AS-1", "AS-6")
 @pytest.mark.parametrize(("fields", "turns"), [({}, 10), ({"max_iters": 3}, 3)])
 async def test_a_childs_limit_is_its_own_and_its_findings_reach_the_parent(fields: dict[str, Any], turns: int) -> None:
     def answer(request: ModelRequest) -> Any:
@@ -148,7 +148,7 @@ async def test_a_configured_childs_limit_comes_from_its_config_and_a_mirror_has_
 
 
 @pytest.mark.contract("D-09")
-@pytest.mark.case("HPD-43")
+@pytest.mark.case("AS-43")
 @pytest.mark.parametrize(
     ("turn", "reason", "told"),
     [

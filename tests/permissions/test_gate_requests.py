@@ -79,7 +79,7 @@ NESTED: dict[str, Any] = {
 
 
 @pytest.mark.contract("D-28")
-@pytest.mark.case("AS-68", "B074")
+@pytest.mark.case("HPD-68", "B074")
 async def test_with_nobody_there_the_run_ends_waiting_and_an_answer_goes_on_with_it() -> None:
     acts, model = Acts(), acting()
     async with agent(model, acts) as one:
@@ -144,7 +144,7 @@ async def test_a_denial_tells_the_model_who_and_why() -> None:
 
 
 @pytest.mark.contract("D-28")
-@pytest.mark.case("AS-65", "B077", "B078")
+@pytest.mark.case("HPD-65", "B077", "B078")
 async def test_three_calls_of_a_message_ask_three_times_and_none_twice() -> None:
     acts, model = Acts(), acting(3)
     async with agent(model, acts) as one:
@@ -167,7 +167,7 @@ async def test_three_calls_of_a_message_ask_three_times_and_none_twice() -> None
 
 
 @pytest.mark.contract("D-28", "H-27")
-@pytest.mark.case("AS-64")
+@pytest.mark.case("HPD-64")
 async def test_a_remembered_yes_holds_for_the_session_and_no_other() -> None:
     acts = Acts()
     asked: list[str] = []
@@ -204,7 +204,7 @@ async def test_a_remembered_yes_lifts_no_denial_and_is_for_one_agent() -> None:
 
 
 @pytest.mark.contract("D-10", "H-22", "D-28", "H-21")
-@pytest.mark.case("AS-66", "B072", "B075")
+@pytest.mark.case("HPD-66", "B072", "B075")
 async def test_a_grandchilds_question_reaches_the_root_and_its_answer_goes_down() -> None:
     acts, model = Acts(), RecordingModel(NESTED)
     async with agent(model, acts) as one:
@@ -229,7 +229,7 @@ def event_as_stored(event: PermissionRequest, stored: PermissionRequest) -> Perm
 
 
 @pytest.mark.contract("D-10", "D-28")
-@pytest.mark.case("AS-66", "B056", "B075", "B078")
+@pytest.mark.case("HPD-66", "B056", "B075", "B078")
 async def test_a_waiting_tree_is_gone_on_with_by_another_process_and_asks_no_model_twice(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/l.db"
     async with StrictProvider(NESTED) as provider:
@@ -248,7 +248,7 @@ async def test_a_waiting_tree_is_gone_on_with_by_another_process_and_asks_no_mod
 
 
 @pytest.mark.contract("D-28")
-@pytest.mark.case("AS-67", "B073")
+@pytest.mark.case("HPD-67", "B073")
 async def test_an_answer_to_nothing_and_a_second_answer_say_so() -> None:
     acts = Acts()
     async with agent(acting(), acts) as one:

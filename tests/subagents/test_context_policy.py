@@ -48,7 +48,7 @@ EARLIER = [calls(("echo", {"text": "one"}), text="first"), calls(("child", {"inp
 
 
 @pytest.mark.contract("H-03", "D-14", "H-17")
-@pytest.mark.case("AS-19", "B002", "B007", "B015")
+@pytest.mark.case("HPD-19", "B002", "B007", "B015")
 async def test_a_fork_begins_with_the_parents_conversation_without_the_message_in_flight() -> None:
     model = RecordingModel({"parent": EARLIER, "child": ["Done."]})
     async with parent(model, child(), tools=[echo]) as agent:
@@ -81,7 +81,7 @@ async def test_reasoning_and_provider_state_stay_with_the_parent() -> None:
 
 
 @pytest.mark.contract("H-17")
-@pytest.mark.case("AS-21")
+@pytest.mark.case("HPD-21")
 async def test_a_fresh_child_lives_in_the_parents_session_and_sees_only_its_task() -> None:
     model = RecordingModel({"parent": EARLIER, "child": ["Done."]})
     async with parent(model, child(context_policy="fresh"), tools=[echo]) as agent:
@@ -92,7 +92,7 @@ async def test_a_fresh_child_lives_in_the_parents_session_and_sees_only_its_task
 
 
 @pytest.mark.contract("H-17", "D-16")
-@pytest.mark.case("AS-22")
+@pytest.mark.case("HPD-22")
 async def test_an_isolated_child_gets_a_session_of_its_own() -> None:
     model = RecordingModel({"parent": EARLIER, "child": ["Done."]})
     async with parent(model, child(context_policy="isolated"), tools=[echo]) as agent:
@@ -107,7 +107,7 @@ async def test_an_isolated_child_gets_a_session_of_its_own() -> None:
 
 
 @pytest.mark.contract("H-17", "D-25")
-@pytest.mark.case("AS-13", "AS-14", "AS-15")
+@pytest.mark.case("HPD-13", "HPD-14", "HPD-15")
 @pytest.mark.parametrize(
     ("extra", "policy"),
     [({}, "fresh"), ({"context": "FORK"}, "fork"), ({"context": "fresh"}, "fresh"), ({"context": None}, "fresh")],
@@ -127,7 +127,7 @@ async def test_where_the_model_may_choose_it_gets_what_it_chose_or_fresh(extra: 
 
 
 @pytest.mark.contract("H-17")
-@pytest.mark.case("AS-15", "AS-16")
+@pytest.mark.case("HPD-15", "HPD-16")
 @pytest.mark.parametrize(
     ("fields", "context", "told"),
     [

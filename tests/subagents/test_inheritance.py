@@ -78,7 +78,7 @@ REVIEWER = SubAgent("reviewer", "Reviews.", workspace="./defs/../defs/reviewer",
 
 
 @pytest.mark.contract("A-07", "D-13")
-@pytest.mark.case("HPD-27")
+@pytest.mark.case("AS-27")
 async def test_general_purpose_has_no_base_and_works_in_the_main_workspace(folder: Path) -> None:
     model = reads("general-purpose")
     await run_in(folder, model)
@@ -87,7 +87,7 @@ async def test_general_purpose_has_no_base_and_works_in_the_main_workspace(folde
 
 
 @pytest.mark.contract("A-08", "A-05", "A-16")
-@pytest.mark.case("HPD-28", "HPD-13")
+@pytest.mark.case("AS-28", "AS-13")
 async def test_a_definition_folder_is_base_and_workspace(folder: Path) -> None:
     model = reads("reviewer")
     await run_in(folder, model, replace(REVIEWER, tools=[]))
@@ -96,7 +96,7 @@ async def test_a_definition_folder_is_base_and_workspace(folder: Path) -> None:
 
 
 @pytest.mark.contract("A-09")
-@pytest.mark.case("HPD-29", "HPD-14")
+@pytest.mark.case("AS-29", "AS-14")
 async def test_a_shared_child_with_a_definition_folder_works_in_the_main_workspace(folder: Path) -> None:
     model = reads("reviewer")
     await run_in(folder, model, replace(REVIEWER, workspace_mode="shared", tools=[]))
@@ -105,7 +105,7 @@ async def test_a_shared_child_with_a_definition_folder_works_in_the_main_workspa
 
 
 @pytest.mark.contract("A-10")
-@pytest.mark.case("HPD-30")
+@pytest.mark.case("AS-30")
 async def test_an_inline_child_gets_a_folder_of_its_own_on_demand(folder: Path) -> None:
     model = reads("team/scout")
     child = SubAgent("team/scout", "Scouts.", instructions="You scout.", tools=[])
@@ -120,7 +120,7 @@ async def test_an_inline_child_gets_a_folder_of_its_own_on_demand(folder: Path) 
 
 
 @pytest.mark.contract("A-11")
-@pytest.mark.case("HPD-31")
+@pytest.mark.case("AS-31")
 async def test_a_shared_inline_child_works_in_the_main_workspace(folder: Path) -> None:
     model = reads("scout")
     await run_in(folder, model, SubAgent("scout", "Scouts.", instructions="You scout.", workspace_mode="shared", tools=[]))
@@ -136,7 +136,7 @@ async def test_a_definition_folder_without_instructions_means_an_empty_base(fold
 
 
 @pytest.mark.contract("A-15")
-@pytest.mark.case("HPD-32")
+@pytest.mark.case("AS-32")
 async def test_two_declarations_may_share_a_definition_folder(folder: Path) -> None:
     model = reads("one", "two")
     await run_in(folder, model, *(replace(REVIEWER, name=name, agent_id=name, tools=[]) for name in ("one", "two")))
@@ -152,7 +152,7 @@ def test_a_definition_folder_needs_a_parent_with_a_workspace() -> None:
 
 
 @pytest.mark.contract("A-05", "A-06")
-@pytest.mark.case("HPD-13")
+@pytest.mark.case("AS-13")
 @pytest.mark.parametrize("missing", ["defs/none", "note.txt"])
 async def test_a_definition_folder_that_is_not_there_is_said_at_build(folder: Path, missing: str) -> None:
     child = SubAgent("reviewer", "Reviews.", workspace=missing)
@@ -191,7 +191,7 @@ _FILTERS: list[tuple[dict[str, Any], set[str], set[str]]] = [
 
 
 @pytest.mark.contract("A-14", "D-11")
-@pytest.mark.case("HPD-33")
+@pytest.mark.case("AS-33")
 @pytest.mark.parametrize(
     ("fields", "own", "builtin"),
     _FILTERS,
@@ -242,7 +242,7 @@ async def test_a_childs_own_writing_tools_ask_by_default(folder: Path) -> None:
 
 
 @pytest.mark.contract("A-22", "A-01")
-@pytest.mark.case("HPD-38", "HPD-39")
+@pytest.mark.case("AS-38", "AS-39")
 async def test_children_of_an_agent_without_file_tools_have_none(folder: Path) -> None:
     model = reads("general-purpose", "scout")
     child = SubAgent("scout", "Scouts.", instructions="…")
@@ -278,7 +278,7 @@ async def echo(text: str) -> str:
 
 
 @pytest.mark.contract("H-06")
-@pytest.mark.case("AS-27", "AS-29", "AS-31")
+@pytest.mark.case("HPD-27", "HPD-29", "HPD-31")
 async def test_a_tool_is_shown_at_the_depths_that_its_availability_admits(folder: Path) -> None:
     shown: dict[str, list[tuple[int, bool]]] = {}
     for word, availability in (
@@ -318,7 +318,7 @@ class Nested(ToolHarness):
 
 
 @pytest.mark.contract("D-03", "H-06")
-@pytest.mark.case("AS-30", "B063")
+@pytest.mark.case("HPD-30", "B063")
 async def test_the_smallest_ceiling_on_the_chain_holds() -> None:
     harness = Nested(SubAgentAvailability.ANY_ALLOWED_DEPTH)
     config = AgentConfig(name="C", max_subagent_depth=1)
@@ -337,7 +337,7 @@ async def test_the_smallest_ceiling_on_the_chain_holds() -> None:
 
 
 @pytest.mark.contract("H-14")
-@pytest.mark.case("AS-10")
+@pytest.mark.case("HPD-10")
 async def test_from_parent_is_what_its_parent_is_with_its_own_harnesses_beside(folder: Path) -> None:
     twin = SubAgent.from_parent("specialist.twin", "twin", "A second pair of eyes.", context_policy="fresh", tool_harnesses=[Own])
     harness = ToolHarness()
@@ -372,7 +372,7 @@ async def settings_of(child: SubAgent, **options: Any) -> tuple[ChatClientConfig
 
 
 @pytest.mark.contract("H-08", "H-09")
-@pytest.mark.case("AS-36", "AS-37", "AS-34", "AS-3", "AS-39")
+@pytest.mark.case("HPD-36", "HPD-37", "HPD-34", "HPD-3", "HPD-39")
 async def test_a_child_takes_its_parents_settings_and_its_own_win() -> None:
     plain = SubAgent("child", "D.", instructions="CHILD", surface="tool")
     inherit = SubAgentRunConfig.inherit()
@@ -391,7 +391,7 @@ async def test_a_child_takes_its_parents_settings_and_its_own_win() -> None:
 
 
 @pytest.mark.contract("H-09", "D-27")
-@pytest.mark.case("AS-38")
+@pytest.mark.case("HPD-38")
 async def test_an_isolated_run_config_takes_no_client_and_says_so_at_build() -> None:
     child = SubAgent("child", "D.", instructions="CHILD", surface="tool").with_run_config(SubAgentRunConfig.isolated())
     agent = Agent("parent", model=RecordingModel(["ok"]), subagents=[child])
@@ -427,7 +427,7 @@ async def test_a_model_of_a_child_that_is_not_known_is_said_at_build() -> None:
 
 
 @pytest.mark.contract("A-25", "H-08", "H-09")
-@pytest.mark.case("AS-41", "B004")
+@pytest.mark.case("HPD-41", "B004")
 @pytest.mark.parametrize(("config", "seen"), [(SubAgentRunConfig.inherit(), "42"), (SubAgentRunConfig.isolated(), "nothing")])
 async def test_the_attributes_of_the_context_reach_a_child_unless_it_is_cut_off(config: SubAgentRunConfig, seen: str) -> None:
     class Look(ToolHarness):
@@ -447,7 +447,7 @@ async def test_the_attributes_of_the_context_reach_a_child_unless_it_is_cut_off(
 
 
 @pytest.mark.contract("D-29", "H-08")
-@pytest.mark.case("AS-33")
+@pytest.mark.case("HPD-33")
 async def test_a_child_without_its_parents_permissions_gets_none_of_its_grants_and_all_that_it_forbids(folder: Path) -> None:
     def writer(path: str) -> RecordingModel:
         return RecordingModel(

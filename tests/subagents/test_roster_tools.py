@@ -75,7 +75,7 @@ def sends(first: dict[str, Any], *then: Callable[[str], dict[str, Any]]) -> Reco
 
 
 @pytest.mark.contract("A-02", "A-03", "A-17", "D-26")
-@pytest.mark.case("HPD-22", "HPD-16")
+@pytest.mark.case("AS-22", "AS-16")
 async def test_the_roster_tools_and_the_ids_are_told_to_the_model() -> None:
     model = RecordingModel({"parent": ["ok"]})
     await parent(model, helper(), helper("secret", hidden=True)).run("Go.")
@@ -93,7 +93,7 @@ async def test_the_roster_tools_and_the_ids_are_told_to_the_model() -> None:
 
 
 @pytest.mark.contract("A-26", "A-25", "D-26", "H-10", "H-19")
-@pytest.mark.case("HPD-58")
+@pytest.mark.case("AS-58")
 async def test_a_spawn_gives_the_documented_lines_and_asks_nobody() -> None:
     model = RecordingModel({"parent": [calls(spawn(task="Look around.")), "ok"], "helper": ["All quiet.\nReally."]})
     async with parent(model) as agent:
@@ -112,7 +112,7 @@ async def test_a_spawn_gives_the_documented_lines_and_asks_nobody() -> None:
 
 
 @pytest.mark.contract("A-13", "A-23", "D-03")
-@pytest.mark.case("HPD-10")
+@pytest.mark.case("AS-10")
 async def test_a_child_is_told_that_it_is_a_subagent_and_a_leaf_has_no_way_to_delegate() -> None:
     class Own(ToolHarness):
         @tool
@@ -199,7 +199,7 @@ async def test_without_a_task_a_child_is_only_created_and_can_be_sent_to() -> No
 
 
 @pytest.mark.contract("A-27", "H-18")
-@pytest.mark.case("HPD-58", "AS-78")
+@pytest.mark.case("AS-58", "HPD-78")
 async def test_a_child_is_continued_by_its_key_or_its_label_and_remembers() -> None:
     model = sends(
         {"task": "First.", "label": "Scout"},
@@ -217,7 +217,7 @@ async def test_a_child_is_continued_by_its_key_or_its_label_and_remembers() -> N
 
 
 @pytest.mark.contract("A-27")
-@pytest.mark.case("HPD-59")
+@pytest.mark.case("AS-59")
 async def test_a_child_is_continued_in_a_later_run_of_another_process(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/l.db"
     model = sends({"task": "First."})
@@ -285,7 +285,7 @@ async def test_a_send_that_does_not_fit_says_what_was_given(arguments: dict[str,
 
 
 @pytest.mark.contract("A-26", "A-27", "D-08")
-@pytest.mark.case("HPD-55", "HPD-56", "HPD-61", "HPD-62", "B098")
+@pytest.mark.case("AS-55", "AS-56", "AS-61", "AS-62", "B098")
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -384,7 +384,7 @@ async def test_a_label_is_taken_once() -> None:
 
 
 @pytest.mark.contract("D-08", "A-26")
-@pytest.mark.case("HPD-66", "B040")
+@pytest.mark.case("AS-66", "B040")
 async def test_at_its_time_limit_a_child_is_stopped_and_its_partial_text_comes_back() -> None:
     clock = VirtualClock(auto=True)
     model = RecordingModel(
@@ -421,7 +421,7 @@ async def test_an_authors_time_limit_holds_where_the_model_gives_none() -> None:
 
 
 @pytest.mark.contract("A-26")
-@pytest.mark.case("HPD-64")
+@pytest.mark.case("AS-64")
 async def test_a_time_limit_of_more_than_600_seconds_becomes_600() -> None:
     clock = VirtualClock(auto=True)
     model = RecordingModel(
@@ -457,7 +457,7 @@ async def test_children_exist_at_depths_1_to_3_along_the_real_chain_and_factorie
 
 
 @pytest.mark.contract("D-03", "H-06", "A-24")
-@pytest.mark.case("AS-28", "AS-30", "B058", "B079")
+@pytest.mark.case("HPD-28", "HPD-30", "B058", "B079")
 async def test_a_forged_call_of_a_hidden_tool_is_refused_without_a_child() -> None:
     model = RecordingModel(
         {"parent": [calls(spawn(task="x")), "ok"], "helper": [calls(spawn(task="y"), ("agent_list", {})), "ok"]}
@@ -508,7 +508,7 @@ async def test_more_than_so_many_children_at_once_queue() -> None:
 
 
 @pytest.mark.contract("A-25", "D-12")
-@pytest.mark.case("B004", "AS-41", "HPD-25")
+@pytest.mark.case("B004", "HPD-41", "AS-25")
 async def test_the_context_of_the_parent_reaches_a_child_and_nothing_leaks_back() -> None:
     seen: list[tuple[str, str, object, bool]] = []
     attributes: dict[str, object] = {"db": object(), "n": [1]}
@@ -533,7 +533,7 @@ async def test_the_context_of_the_parent_reaches_a_child_and_nothing_leaks_back(
 
 
 @pytest.mark.contract("A-01")
-@pytest.mark.case("HPD-43")
+@pytest.mark.case("AS-43")
 async def test_an_agent_with_subagents_switched_off_or_a_leaf_has_none_of_the_tools(tmp_path: Path) -> None:
     for options in ({"disable_subagents": True}, {"leaf": True}):
         model = RecordingModel({"parent": ["ok"]})

@@ -83,7 +83,7 @@ def result_of(model: RecordingModel, request: int = 1) -> str:
 
 
 @pytest.mark.contract("H-01", "H-02", "H-04", "H-10", "H-16", "H-14", "D-32")
-@pytest.mark.case("AS-11", "AS-42", "AS-82", "AS-6")
+@pytest.mark.case("HPD-11", "HPD-42", "HPD-82", "HPD-6")
 async def test_a_marked_method_is_a_tool_whose_result_is_the_childs_text() -> None:
     model = RecordingModel(
         {
@@ -137,7 +137,7 @@ async def test_the_surface_decides_how_a_subagent_is_reached(surface: str, tools
 
 
 @pytest.mark.contract("H-05", "D-26", "H-29", "D-28")
-@pytest.mark.case("AS-63", "AS-29")
+@pytest.mark.case("HPD-63", "HPD-29")
 async def test_a_denied_call_leaves_no_thread_and_no_lifecycle_and_the_model_is_told() -> None:
     model = answers(parent=[calls(("helper", TASK)), "Without it, then."])
     asked: list[str] = []
@@ -169,7 +169,7 @@ async def test_a_rule_that_denies_is_told_without_asking_anyone() -> None:
 
 
 @pytest.mark.contract("H-10")
-@pytest.mark.case("AS-15", "AS-16", "AS-17")
+@pytest.mark.case("HPD-15", "HPD-16", "HPD-17")
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -195,7 +195,7 @@ async def test_arguments_that_do_not_fit_make_no_child_and_say_what_is_expected(
 
 
 @pytest.mark.contract("D-25")
-@pytest.mark.case("AS-18", "AS-16")
+@pytest.mark.case("HPD-18", "HPD-16")
 @pytest.mark.parametrize(
     "extra", [{}, {"invocationMode": "synchronous"}, {"invocation_mode": "SYNCHRONOUS"}, {"context": "Fork"}]
 )
@@ -206,7 +206,7 @@ async def test_a_fixed_choice_may_be_repeated_in_either_spelling(extra: dict[str
 
 
 @pytest.mark.contract("H-19")
-@pytest.mark.case("AS-25", "AS-26")
+@pytest.mark.case("HPD-25", "HPD-26")
 async def test_a_childs_thread_says_whose_it_is_and_an_author_cannot_overwrite_that() -> None:
     model = answers(parent=[calls(("helper", TASK)), "ok"], helper=["Done."])
     async with parent(model, child(metadata={"kind": "x", "team": "w", "createdBy": "me"})) as agent:
@@ -235,7 +235,7 @@ async def test_a_childs_thread_says_whose_it_is_and_an_author_cannot_overwrite_t
 
 
 @pytest.mark.contract("H-20", "D-33")
-@pytest.mark.case("AS-46", "AS-47")
+@pytest.mark.case("HPD-46", "HPD-47")
 async def test_the_parents_journal_tells_the_delegation_in_order_and_the_childs_has_its_own_run() -> None:
     model = answers(parent=[calls(("helper", TASK)), "ok"], helper=[{"text": "Done in parts.", "chunk": 4}])
     async with parent(model, child()) as agent:
@@ -277,7 +277,7 @@ async def test_the_parents_journal_tells_the_delegation_in_order_and_the_childs_
 
 
 @pytest.mark.contract("H-20")
-@pytest.mark.case("AS-32", "AS-46", "HPD-76", "HPD-77", "HPD-78", "HPD-79")
+@pytest.mark.case("HPD-32", "HPD-46", "AS-76", "AS-77", "AS-78", "AS-79")
 async def test_a_stream_shows_the_whole_tree_in_order_each_event_with_its_place() -> None:
     model = answers(parent=[calls(("helper", TASK)), "ok"], helper=[{"text": "Done.", "chunk": 2}])
     agent = parent(model, child())
@@ -309,7 +309,7 @@ _IN_ORDER = [
 
 
 @pytest.mark.contract("H-18", "H-19")
-@pytest.mark.case("AS-23")
+@pytest.mark.case("HPD-23")
 async def test_each_call_makes_a_new_thread_and_a_new_invocation() -> None:
     model = answers(parent=[calls(("helper", TASK)), calls(("helper", TASK)), "ok"], helper=["Done."])
     async with parent(model, child()) as agent:
@@ -320,7 +320,7 @@ async def test_each_call_makes_a_new_thread_and_a_new_invocation() -> None:
 
 
 @pytest.mark.contract("H-28")
-@pytest.mark.case("AS-24")
+@pytest.mark.case("HPD-24")
 async def test_calls_of_one_message_run_side_by_side_and_do_not_mix() -> None:
     together = asyncio.Barrier(3)
 
@@ -348,7 +348,7 @@ async def test_calls_of_one_message_run_side_by_side_and_do_not_mix() -> None:
 
 
 @pytest.mark.contract("H-20", "D-09")
-@pytest.mark.case("AS-43")
+@pytest.mark.case("HPD-43")
 @pytest.mark.parametrize("text", ["", " \n\t"])
 async def test_a_child_that_says_nothing_has_failed(text: str) -> None:
     model = answers(parent=[calls(("helper", TASK)), "I go on."], helper=[text])
@@ -364,7 +364,7 @@ async def test_a_child_that_says_nothing_has_failed(text: str) -> None:
 
 
 @pytest.mark.contract("H-20")
-@pytest.mark.case("AS-44")
+@pytest.mark.case("HPD-44")
 async def test_a_childs_failure_is_an_error_for_its_parent_which_goes_on_and_its_siblings_too() -> None:
     model = answers(
         parent=[calls(("helper", TASK), ("other", TASK)), "I go on."],
@@ -385,7 +385,7 @@ async def test_a_childs_failure_is_an_error_for_its_parent_which_goes_on_and_its
 
 
 @pytest.mark.contract("H-02", "D-27", "D-31")
-@pytest.mark.case("AS-1", "AS-85")
+@pytest.mark.case("HPD-1", "HPD-85")
 @pytest.mark.parametrize(
     ("build", "told"),
     [
@@ -409,7 +409,7 @@ def test_what_cannot_work_is_said_where_it_is_declared(build: Callable[[], Any],
 
 
 @pytest.mark.contract("H-02")
-@pytest.mark.case("AS-12")
+@pytest.mark.case("HPD-12")
 async def test_a_model_choice_of_mode_offers_the_argument_only_where_it_can_be_met() -> None:
     model = answers(parent=["ok"])
     await parent(model, child(invocation_mode_policy="model_choice")).run("Go.")
