@@ -218,14 +218,14 @@ class Run:
 
     async def _step(self) -> RunEnd | None:
         """One step; the run's end if that was it."""
+        if self.tree.failure is not None:
+            raise self.tree.failure
         if self.acknowledge:
             self.acknowledge = False
             await self.journal.flush()
         projection = self.projection
         if self._mail_waits:
             self._mail_waits = False
-        if self.tree.failure is not None:
-            raise self.tree.failure
             self._mail = await self.tree.services.ledger.mail(self.row.key)
         if self.stop_reason is not None and projection.cancel is None and projection.finished is None:
             self.journal.stage(CancelSeenEvent(reason=self.stop_reason))
