@@ -1,6 +1,8 @@
 """Where a command looks: the workspace, its ledger, its model; and which run or session an id on the command line means."""
 
 import os
+import shutil
+import sys
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -12,7 +14,7 @@ if TYPE_CHECKING:
     from retinue.ledger.port import Ledger
     from retinue.rows import RunRow, ThreadRow
 
-__all__ = ["choose_model", "existing_ledger", "find_run", "find_thread", "ledger_url", "settings_of"]
+__all__ = ["choose_model", "existing_ledger", "find_run", "find_thread", "ledger_url", "program", "settings_of"]
 
 MODEL_ENV: Final = "RETINUE_MODEL"
 SETTINGS: Final = Path(".retinue") / "config.toml"
@@ -76,6 +78,14 @@ def existing_ledger(given: str | None, workspace: Path) -> "Ledger":
             remedy="pass the `--workspace` or `--ledger` of earlier runs; `retinue run` makes one",
         )
     return ledger
+
+
+def program() -> str:
+    """How the person can call this program again: `retinue`, or its path where it is not on the search path."""
+    called = Path(sys.argv[0])
+    if called.name != "retinue" or shutil.which("retinue"):
+        return "retinue"
+    return os.path.relpath(called) if called.is_relative_to(Path.cwd()) else str(called)
 
 
 async def find_run(ledger: "Ledger", wanted: str) -> "RunRow":

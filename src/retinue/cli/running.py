@@ -17,6 +17,7 @@ from retinue.cli.exits import Exit, exit_of_run
 from retinue.cli.keyboard import is_interactive
 from retinue.cli.logs import reported_to
 from retinue.cli.permission import Asker
+from retinue.cli.places import program
 from retinue.cli.replay import replay_tree
 from retinue.cli.text import clean, duration, money, one_line, tail, tokens
 from retinue.cli.viewers import JsonViewer, Viewer, is_last, write_line
@@ -47,7 +48,7 @@ class Session:
             where += ["--workspace", str(self.workspace)]
         if self.ledger:
             where += ["--ledger", self.ledger]
-        return " ".join(["retinue", *(quote(word) for word in (*words, *where))])
+        return " ".join([quote(program()), *(quote(word) for word in (*words, *where))])
 
 
 async def drive(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from retinue.cli.demo.play import PAUSE, TASK, scripted_model
 from retinue.cli.exits import Exit
 from retinue.cli.jsonl import EventLines
+from retinue.cli.places import program
 from retinue.cli.running import Session, drive, run_async
 from retinue.cli.viewers import choose_viewer
 from retinue.errors import ConfigurationError
@@ -43,10 +44,10 @@ def run_demo(*, kill: bool, fast: bool, folder: Path | None, stage: str | None) 
         code = run_async(lambda: kill_and_resume(place, fast=fast))
     else:
         code = run_async(lambda: _watch(place, fast=fast))
-    shown = quote(str(place))
+    shown, command = quote(str(place)), quote(program())
     print("\nEvery figure in the review was read from the files. Delete one and see it change:", file=sys.stderr)
-    print(f"  rm {shown}/src/gauge.js && retinue demo --folder {shown}", file=sys.stderr)
-    print(f"  retinue threads tree --workspace {shown}", file=sys.stderr)
+    print(f"  rm {shown}/src/gauge.js && {command} demo --folder {shown}", file=sys.stderr)
+    print(f"  {command} threads tree --workspace {shown}", file=sys.stderr)
     return code
 
 
