@@ -305,7 +305,7 @@ class Agent:
         Args:
             run_id: of the run, or of any run below it.
             take_over: take it from a process that is alive but stuck; that one can write nothing any more.
-            context: `attributes` for the tools; they are not stored.
+            context: `attributes` for the tools; they are not stored. With a `user_id`, runs of others are unknown.
             output: the type that the run was started with. Without it `result.output` is plain JSON, checked against the
                 schema in the journal.
 
@@ -329,11 +329,11 @@ class Agent:
                 yield event
 
     async def _resuming(self, run_id: str, *, viewer: Viewer | None, force: bool, context: RuntimeContext | None) -> Started:
-        root = await self._resumable(run_id)
+        root = await self._resumable(run_id, user=None if context is None else context.user_id)
         return await go_on(self, root, viewer=viewer, force=force, context=context, definition=await self.definition_of(root))
 
-    async def _resumable(self, run_id: str) -> RunRow:
-        root = await find_root(self.runtime, run_id)
+    async def _resumable(self, run_id: str, *, user: str | None) -> RunRow:
+        root = await find_root(self.runtime, run_id, user=user)
         if root.state.terminal:
             raise UnknownId(
                 f"run `{root.run_id}` has ended ({root.state.value}) and cannot be resumed",
@@ -372,6 +372,7 @@ class Agent:
         remember: Literal["once", "session"] = "once",
         note: str = "",
         by: str = "user",
+        user_id: str | None = None,
     ) -> RunResult | None:
         """Answer a request, from `stream`, `result.requests` or `requests()`, or by its id.
 
@@ -381,13 +382,17 @@ class Agent:
         Args:
             remember: `session`: do not ask again for this tool and agent in this session (an `allow` only).
             note: told to the model with a denial.
+            user_id: whose request it is, where only its id is given: that of another user is unknown (invariant 8).
 
         Raises:
             UnknownId: there is no such request. RetinueError: `already_answered`.
         """
         await self.build()
-        request_id = request if isinstance(request, str) else request.request_id
-        row = await answer_request(self.runtime, request_id, allow=allow, remember=remember, by=by, note=note)
+        if isinstance(request, str):
+            request_id, user = request, user_id or ""
+        else:
+            request_id, user = request.request_id, "" if request.key is None else request.key.user
+        row = await answer_request(self.runtime, request_id, user=user, allow=allow, remember=remember, by=by, note=note)
         tree = self.runtime.trees.get(row.root_run)
         if tree is not None:
             tree.answer_came(request_id, row.run_id)

@@ -41,6 +41,7 @@ async def answer_request(
     runtime: Runtime,
     request_id: str,
     *,
+    user: str,
     allow: bool,
     remember: Literal["once", "session"],
     by: str,
@@ -49,11 +50,11 @@ async def answer_request(
     """Record an answer and put it into the asking thread's mailbox, in one commit. The first answer wins.
 
     Raises:
-        UnknownId: there is no such request.
+        UnknownId: `user` has no such request.
         RetinueError: `already_answered`: it is no longer open.
     """
     row = await runtime.ledger.request(request_id)
-    if row is None:
+    if row is None or row.root.user != user:
         raise UnknownId(f"there is no request `{request_id}`", remedy="`await agent.requests(session_id)` lists the open ones")
     answer: Literal["allow", "deny"] = "allow" if allow else "deny"
     now = runtime.clock.now_ms()

@@ -14,15 +14,15 @@ from retinue.states import RunState
 __all__ = ["find_root", "take_over"]
 
 
-async def find_root(runtime: Runtime, run_id: str) -> RunRow:
-    """The root of the tree that `run_id` belongs to.
+async def find_root(runtime: Runtime, run_id: str, *, user: str | None = None) -> RunRow:
+    """The root of the tree that `run_id` belongs to; with `user`, only if it is that user's.
 
     Raises:
         UnknownId: there is no such run.
     """
     row = await runtime.ledger.run(run_id)
     root = await runtime.ledger.run(row.root) if row is not None else None
-    if root is None:
+    if root is None or user not in (None, root.key.user):
         raise UnknownId(f"there is no run `{run_id}` in this ledger", remedy="`retinue threads list` shows what there is")
     return root
 
