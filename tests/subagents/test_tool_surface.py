@@ -96,11 +96,12 @@ async def test_a_marked_method_is_a_tool_whose_result_is_the_childs_text() -> No
         assert agent.runtime.ledger.url == "memory"
         event = next(event for event in await result.thread.events() if isinstance(event, ToolCallResultEvent))  # type: ignore[union-attr]
     assert result.text == "Answer: Three bullets on: Source on forks."
-    spec = model.asked("assistant")[0].envelope.tools
+    *spec, reading = model.asked("assistant")[0].envelope.tools
+    assert reading.name == "read_result"  # every agent with tools has that, last
     assert [(one.name, one.description) for one in spec] == [("summarizer", "Sums up a request.")]
     assert list(spec[0].parameters["properties"]) == spec[0].parameters["required"] == ["input"]
     first = model.asked("specialist.summarizer")[0]
-    assert [one.name for one in first.envelope.tools] == ["cite"]
+    assert [one.name for one in first.envelope.tools] == ["cite", "read_result"]
     assert first.envelope.instructions == "Sum up in three bullets."  # exactly the child's own (D-26)
     assert said(messages_of(first)) == ["Go.", "Sum up."]  # forked by default (H-03)
     assert event.content == "Three bullets on: Source on forks."

@@ -12,6 +12,7 @@ import msgspec
 from retinue.agent.middleware import ToolInvocation, chain, overriding
 from retinue.agent.next_step import CallAction, CallStep
 from retinue.agent.ports import CallHandler, CallOutcome, Prepared
+from retinue.agent.results import cut, plain_metadata
 from retinue.agent.texts import CANCELLED, LIMIT_TURNS, STOPPED, UNKNOWN_OUTCOME, bounded, denied, unknown_tool
 from retinue.config import Verdict
 from retinue.errors import LedgerError
@@ -314,14 +315,20 @@ class Calls:
         for event in outcome.events:
             journal.stage(event)
         self._suspended.discard(action.ref.index)
+        content, blobs, limit = outcome.content, outcome.blobs, self._run.tree.limits.max_result_characters
+        if len(content) > limit:
+            content, whole, put = cut(content, limit)
+            journal.stage_op(put)
+            blobs = (whole, *blobs)
         journal.stage(
             ToolCallResultEvent(
                 call=action.ref,
                 call_id=action.call.id,
                 name=action.call.name,
-                content=outcome.content,
+                content=content,
                 status=outcome.status,
-                metadata=outcome.metadata,
+                metadata=plain_metadata(outcome.metadata),
+                blobs=blobs,
             )
         )
         handler = self._run.definition.tools.get(action.call.name)

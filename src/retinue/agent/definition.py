@@ -2,13 +2,14 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
 from retinue.agent.middleware import Middleware
 from retinue.agent.output import OutputType
 from retinue.agent.ports import CallHandler, Gate
+from retinue.agent.results import with_reading
 from retinue.config import ChatClientConfig
 from retinue.models.port import ChatModel, Envelope, ToolSpec
 
@@ -71,6 +72,12 @@ class AgentDefinition:
         envelope, blob = make_envelope(self.instructions, self.tools, self.settings)
         object.__setattr__(self, "envelope", envelope)
         object.__setattr__(self, "envelope_blob", blob)
+
+    def reading(self, *, needed: bool) -> "AgentDefinition":
+        """This agent on a thread whose history holds a cut result: without tools of its own it can still read on in that."""
+        if not needed or self.tools:
+            return self
+        return replace(self, tools=with_reading(self.tools, needed=True))
 
     @property
     def definition_hash(self) -> str:

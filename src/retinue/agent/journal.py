@@ -10,10 +10,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
+import msgspec
+
 from retinue.agent.projection import Projection
 from retinue.clock import Clock
 from retinue.events import Event, encode
 from retinue.ledger.port import Ledger
+from retinue.models.text import mend_all
 from retinue.ops import Append, CreateThread, NewEvent, Op, PutRun, Receipt
 from retinue.rows import RunRow, ThreadKey, ThreadRow
 from retinue.states import RunState
@@ -117,10 +120,15 @@ class RunJournal:
         projection.run_id = row.run_id
 
     def stage(self, event: Event) -> None:
-        """Take an event in; it rides with the next commit."""
+        """Take an event in; it rides with the next commit. Halves of characters are replaced, wherever they come from."""
+        try:
+            body = encode(event)
+        except UnicodeEncodeError:
+            event = msgspec.convert(mend_all(msgspec.to_builtins(event)), type(event))
+            body = encode(event)
         self.head += 1
         now = self.clock.now_ms()
-        self._events.append(NewEvent(event.TYPE, encode(event), self.run_id, self.attempt, now))
+        self._events.append(NewEvent(event.TYPE, body, self.run_id, self.attempt, now))
         self._unsent.append(event)
         self._untold.append((event, self.head, now))
         self.projection.apply(event, self.head, self.attempt)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from retinue.agent.journal import Batch
 from retinue.events import Event, SubAgentInvocationStartedEvent
-from retinue.messages import CallRef, ToolCall
+from retinue.messages import BlobRef, CallRef, ToolCall
 from retinue.models.port import ToolSpec
 from retinue.permissions.gate import GatedCall, Remembered
 from retinue.permissions.rules import Decision
@@ -24,7 +24,8 @@ __all__ = ["CallHandler", "CallOutcome", "Gate", "Prepared"]
 
 @dataclass(slots=True, kw_only=True)
 class CallOutcome:
-    """How a call ended. `events` go into the journal before its result, `batch` is what others let ride along.
+    """How a call ended. `events` go into the journal before its result, `batch` is what others let ride along. `blobs` are
+    stored texts that `content` names.
 
     `suspended`: it has not ended: a child waits for a person, and so does the run.
     """
@@ -32,6 +33,7 @@ class CallOutcome:
     content: str = ""
     status: ResultStatus = ResultStatus.OK
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+    blobs: tuple[BlobRef, ...] = ()
     events: Sequence[Event] = ()
     batch: Batch | None = None
     suspended: bool = False

@@ -83,6 +83,7 @@ class Projection:
         "cancel",
         "checked",
         "cost_known",
+        "cut",
         "own_cost_known",
         "depth",
         "envelope_hash",
@@ -116,6 +117,8 @@ class Projection:
         self.max_iters = 10
         self.envelope_hash = ""
         self.output: OutputSpec | None = None
+        self.cut = False
+        """Whether a result of the history was cut, so that there is something to read on in."""
         self._reset_run()
 
     def _reset_run(self) -> None:
@@ -191,6 +194,7 @@ class Projection:
             self.history.append(Entry(batch.message))
             for index in range(len(batch.message.calls)):  # in call order, whatever the order they ended in (M4)
                 result = batch.results[index]
+                self.cut = self.cut or bool(result.blobs)
                 self.history.append(
                     Entry(
                         ToolResult(
@@ -199,6 +203,7 @@ class Projection:
                             name=result.name,
                             content=result.content,
                             status=result.status,
+                            blobs=result.blobs,
                         )
                     )
                 )
@@ -304,6 +309,7 @@ def project(own: Iterable[Record], inherited: Iterable[Record] = ()) -> Projecti
     projection = Projection()
     projection.history = inherit_entries(base.history)
     projection.call_ids = base.call_ids
+    projection.cut = base.cut
     projection.state = base.state
     for record in own:
         if record.run != projection.run_id:

@@ -91,9 +91,9 @@ class Run:
         output: OutputType | None = None,
     ) -> None:
         self.tree = tree
-        self.definition = definition
+        self.definition = definition.reading(needed=projection.cut)
         self.output = output or definition.output
-        self.envelope = envelope or definition.envelope
+        self.envelope = envelope or self.definition.envelope
         self.order = tree.next_order()
         self.journal = RunJournal(
             tree.services.ledger,

@@ -16,6 +16,7 @@ from retinue.agent.journal import Batch
 from retinue.agent.middleware import Fork, overriding
 from retinue.agent.ports import CallOutcome, Prepared
 from retinue.agent.projection import Projection, inherit_entries, project
+from retinue.agent.results import named_in
 from retinue.agent.run import Run, RunEnd
 from retinue.agent.texts import bounded
 from retinue.config import SubAgentContextPolicy
@@ -126,6 +127,7 @@ def fork_projection(parent: Projection, policy: SubAgentContextPolicy) -> Projec
         projection.history = inherit_entries(parent.history)
         projection.call_ids = parent.call_ids - {call.id for call in batch.message.calls}
         projection.state = dict(batch.state)
+        projection.cut = parent.cut
     return projection
 
 
@@ -209,7 +211,7 @@ def stage_run(child: Run, text: str, *, created: ThreadRow | None, copied: "Copi
             agent_id=definition.agent_id,
             owner=services.owner_id,
             attempt=journal.attempt,
-            definition_hash=definition.definition_hash,
+            definition_hash=child.row.definition_hash or "",
             envelope_hash=child.envelope.digest,
             model=definition.model_reference,
             depth=child.row.depth,
@@ -245,6 +247,7 @@ def _stage_copy(child: Run, copied: Copied) -> None:
                 name=message.name,
                 content=message.content,
                 status=message.status,
+                blobs=message.blobs,
             )
             child.journal.stage(event)
         else:
@@ -489,6 +492,7 @@ class _Child:
             content=self._words.content(child_end),
             status=_RESULT_STATUS[status],
             metadata=self._metadata(status, reason),
+            blobs=named_in(text, self._child.projection.history),
             events=[self._terminal(child_end)],
             batch=batch,
         )

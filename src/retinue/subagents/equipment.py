@@ -13,6 +13,7 @@ from retinue.agent.definition import AgentDefinition
 from retinue.agent.middleware import Middleware
 from retinue.agent.output import OutputType
 from retinue.agent.ports import CallHandler
+from retinue.agent.results import READ_RESULT, with_reading
 from retinue.agent.tool_handler import ToolHandler
 from retinue.config import AgentInvocationModePolicy, AgentRunConfig, ClientsConfig, PermissionRules, RuntimeContext
 from retinue.errors import ConfigurationError
@@ -116,12 +117,18 @@ def assemble(equipment: Equipment) -> AgentDefinition:
             tools[handler.spec.name] = handler
         section = roster_section(roster, background=False)
         instructions = "\n\n".join(part for part in (instructions, section) if part)
+    if READ_RESULT in own:
+        raise ConfigurationError(
+            f"agent `{equipment.agent_id}` has a capability named `{READ_RESULT}`, which is a tool of every agent",
+            code="duplicate_name",
+            remedy="rename it: that one reads on in results that were cut",
+        )
     return AgentDefinition(
         agent_id=equipment.agent_id,
         model=equipment.model,
         model_reference=equipment.model_reference,
         instructions=instructions,
-        tools=MappingProxyType(tools),
+        tools=with_reading(MappingProxyType(tools), needed=False),
         gate=PermissionGate(equipment.rules, equipment.labels),
         max_iters=equipment.max_iters,
         settings=equipment.run_config.clients.chat,

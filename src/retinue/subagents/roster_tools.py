@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
+from retinue.agent.call_arguments import fault, read
 from retinue.agent.definition import AgentDefinition
 from retinue.agent.journal import Batch
 from retinue.agent.ports import CallHandler, CallOutcome, Prepared
@@ -19,7 +20,6 @@ from retinue.models.port import ToolSpec
 from retinue.permissions.gate import GatedCall
 from retinue.rows import ThreadKey, ThreadRow
 from retinue.states import ResultStatus
-from retinue.subagents.call_arguments import fault, read
 from retinue.subagents.delegate import ChildEnd, Delegation, Format, create_idle_child, delegate, limit_refusal, reattach
 from retinue.subagents.equipment import Equipment, assemble, check_supported, child_equipment
 from retinue.subagents.registry import Roster

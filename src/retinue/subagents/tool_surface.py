@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from retinue.agent.call_arguments import fault, read
 from retinue.agent.definition import AgentDefinition
 from retinue.agent.ports import CallHandler, CallOutcome, Prepared
 from retinue.agent.run import Run
@@ -14,7 +15,6 @@ from retinue.events import SubAgentInvocationStartedEvent
 from retinue.messages import CallRef, ToolCall
 from retinue.models.port import ToolSpec
 from retinue.permissions.gate import GatedCall
-from retinue.subagents.call_arguments import fault, read
 from retinue.subagents.delegate import ChildEnd, Delegation, Format, delegate, limit_refusal, reattach
 from retinue.subagents.equipment import Equipment, assemble, child_equipment
 from retinue.subagents.resolved import ResolvedDeclaration
