@@ -424,9 +424,10 @@ class Run:
             self.wake_up()
 
     def stop_with_intent(self, reason: str, *, by: str, below: str | None = None) -> None:
-        """Stop this run; the intent travels with its next commit."""
+        """Stop this run. The intent is on its way into the ledger before anything that follows from it."""
         if self.stop_reason is None and self.projection.finished is None:
             self.journal.stage_op(RequestCancel(self.row.run_id, reason, by, self.journal.clock.now_ms()))
+            self.journal.flush_soon()
         self.stop(reason, below=below)
 
     async def absorb_interrupt(self) -> None:
