@@ -68,7 +68,11 @@ class Draft(msgspec.Struct, frozen=True):
 
 
 class Append(msgspec.Struct, frozen=True):
-    """Append `events` to (key, generation) after `head`. `head_moved` if the head is elsewhere: this is the fence (M3)."""
+    """Append `events`, all of one run and attempt, to (key, generation) after `head`: this is the fence (M3).
+
+    `head_moved` if the head is elsewhere, or if a later attempt of the run has begun: of commits that were handed in before
+    anybody knew of a take-over, the second may find the head where it expects it.
+    """
 
     key: ThreadKey
     generation: int

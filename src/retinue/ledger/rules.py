@@ -49,6 +49,7 @@ __all__ = [
     "not_open",
     "references",
     "run_step_allowed",
+    "superseded",
 ]
 
 _T = TypeVar("_T", bound=Hashable)
@@ -60,8 +61,9 @@ UNFINISHED: Final = (RunState.RUNNING, RunState.WAITING)
 """The states of a run that keep its thread from being purged."""
 
 
-def check_append(op: Append, at: tuple[int, int] | None) -> None:
-    """`at` is the thread's (generation, head), None if there is no such thread."""
+def check_append(op: Append, at: tuple[int, int] | None, attempt: int | None) -> None:
+    """`at` is the thread's (generation, head), None if there is no such thread; `attempt` that of the run that appends, as
+    its row says, None if there is no such run."""
     if at is None:
         raise _no_thread(op, op.key)
     if at != (op.generation, op.head):
@@ -71,6 +73,18 @@ def check_append(op: Append, at: tuple[int, int] | None) -> None:
             code="head_moved",
             remedy="read the journal again: somebody else has appended to it",
         )
+    if attempt is not None and superseded(op, attempt):
+        raise LedgerConflict(
+            f"run `{op.events[0].run}` was taken over: it is at attempt {attempt}, not at {op.events[0].attempt}",
+            op=op,
+            code="head_moved",
+            remedy="write nothing more to it: another process goes on with it",
+        )
+
+
+def superseded(op: Append, attempt: int) -> bool:
+    """Whether the events are of an earlier attempt than `attempt`."""
+    return bool(op.events) and op.events[0].attempt < attempt
 
 
 def check_create(op: CreateThread, exists: bool) -> None:

@@ -134,8 +134,10 @@ class Tables:
     def _append(self, op: Append, undo: _Undo) -> None:
         key, generation, seq = op.key, op.generation, op.head
         thread = self.threads.get(key)
-        if thread is None or thread.generation != generation or len(thread.records) != seq:
-            rules.check_append(op, _place(thread))
+        run = self.runs.get(op.events[0].run) if op.events else None
+        fenced = run is not None and rules.superseded(op, run.attempt)
+        if thread is None or thread.generation != generation or len(thread.records) != seq or fenced:
+            rules.check_append(op, _place(thread), run and run.attempt)
             return
         records = thread.records
         undo.append(partial(_cut, thread, seq, thread.updated_at))

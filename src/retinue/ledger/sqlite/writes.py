@@ -45,7 +45,7 @@ _CHUNK: Final = 16
 _EVENTS: Final = tuple(_EVENT + ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?)"] * count) for count in range(_CHUNK + 1))
 _ADVANCE: Final = (
     "UPDATE thread SET head = ?, updated_at = ? WHERE user = ? AND session = ? AND thread = ? AND generation = ? AND head = ?"
-    " AND deleted < 2 RETURNING id"
+    " AND deleted < 2 AND NOT EXISTS (SELECT 1 FROM run WHERE run_id = ? AND attempt > ?) RETURNING id"
 )
 _INSERT_RUN: Final = (
     "INSERT INTO run(run_id, user, session, thread, root, state, attempt, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
@@ -104,12 +104,13 @@ class Writes:
     def _append(self, op: Append) -> None:
         events, seq = op.events, op.head
         if not events:
-            rules.check_append(op, self._place(op.key))
+            rules.check_append(op, self._place(op.key), None)
             return
-        place = (*op.key, op.generation, seq)
-        found = self._execute(_ADVANCE, (seq + len(events), events[-1].at, *place)).fetchone()
+        place, first = (*op.key, op.generation, seq), events[0]
+        found = self._execute(_ADVANCE, (seq + len(events), events[-1].at, *place, first.run, first.attempt)).fetchone()
         if found is None:
-            rules.check_append(op, self._place(op.key))
+            run = self._execute("SELECT attempt FROM run WHERE run_id = ?", (first.run,)).fetchone()
+            rules.check_append(op, self._place(op.key), run and run[0])
             return
         (thread_id,), generation = found, op.generation
         for start in range(0, len(events), _CHUNK):

@@ -11,6 +11,7 @@ from retinue.testing.conformance.sample import (
     append,
     check,
     create,
+    event,
     key_of,
     mail,
     refused,
@@ -63,6 +64,19 @@ async def an_append_elsewhere_than_at_the_head_is_refused(ledger: Ledger) -> Non
     await refused(ledger, "head_moved", Append(key, 1, 0, ()))
     same(await ledger.commit([Append(key, 1, 1, ())]), Receipt({key: (1, 1)}))
     same(seen(await ledger.journal(key)), ["a"])
+
+
+@check
+async def an_earlier_attempt_appends_nothing(ledger: Ledger) -> None:
+    """Also where the head happens to be where it expects it: its first commit was refused, the second was on its way."""
+    key = key_of()
+    await ledger.commit([create(key), append(key, 0, "a"), running("run_1", key)])
+    taken = PutRun(run_row("run_1", key, attempt=2), (RunState.RUNNING, 1))
+    await ledger.commit([Append(key, 1, 1, (event("taken", attempt=2),)), taken])
+    await refused(ledger, "head_moved", append(key, 1, "b"))
+    await refused(ledger, "head_moved", append(key, 2, "c"))
+    await ledger.commit([Append(key, 1, 2, (event("d", attempt=2),))])
+    same(seen(await ledger.journal(key)), ["a", "taken", "d"])
 
 
 @check
@@ -309,6 +323,7 @@ CHECKS = (
     appends_are_numbered_and_read_back,
     records_are_read_from_a_cursor,
     an_append_elsewhere_than_at_the_head_is_refused,
+    an_earlier_attempt_appends_nothing,
     a_commit_is_all_or_nothing,
     commits_handed_in_in_order_are_carried_out_in_order,
     what_is_handed_in_is_fixed,

@@ -73,9 +73,9 @@ def key_of(thread: str = "main", *, session: str = "ses", user: str = "") -> Thr
     return ThreadKey(user, session, thread)
 
 
-def event(text: str = "one", *, type: str = "MESSAGE", run: str = "run_1", at: int = 10) -> NewEvent:
+def event(text: str = "one", *, type: str = "MESSAGE", run: str = "run_1", attempt: int = 1, at: int = 10) -> NewEvent:
     """An event whose body holds `text`."""
-    return NewEvent(type, msgspec.json.encode({"text": text}), run, 1, at)
+    return NewEvent(type, msgspec.json.encode({"text": text}), run, attempt, at)
 
 
 def append(key: ThreadKey, head: int, *texts: str, generation: int = 1, at: int = 10) -> Append:
