@@ -284,7 +284,7 @@ class Agent:
         row = await self.runtime.ledger.thread(key)
         if row is None:
             raise UnknownId(f"there is no thread `{key.thread}` in session `{key.session}`")
-        definition = child_definition(self.definition(context), agent_id, depth=row.depth)
+        definition = child_definition(self.definition(context), agent_id, depth=row.depth, context=context)
         form = self.runtime.output(output)
         start = partial(begin, self, text, context, viewer=None, acknowledged=False, definition=definition, key=key, output=form)
         return checked(await Driver(self, start).result(), check)
@@ -350,7 +350,7 @@ class Agent:
         """
         context = RuntimeContext(user_id=root.key.user or None, session_id=root.key.session, thread_id=root.key.thread)
         try:
-            return child_definition(self.definition(context), root.agent_id, depth=root.depth)
+            return child_definition(self.definition(context), root.agent_id, depth=root.depth, context=context)
         except UnknownId as error:
             raise ConfigurationError(
                 f"run `{root.run_id}` belongs to agent `{root.agent_id}`, and this is `{self.name}`",

@@ -47,6 +47,7 @@ class Thread:
 
     async def events(self) -> Sequence[Event]:
         """The journal of the thread's current generation, oldest first, with each event's place in it."""
+        await self._agent.build()
         journal = await self._agent.runtime.ledger.journal(self.key)
         return [] if journal is None else [decode(record) for record in journal.own]
 
@@ -60,6 +61,7 @@ class Thread:
         return await self._agent.run_on(self.key, agent_id or self.default_agent_id, text, output=output)
 
     async def _projection(self) -> Any:
+        await self._agent.build()
         journal = await self._agent.runtime.ledger.journal(self.key)
         if journal is None:
             raise UnknownId(f"there is no thread `{self.thread_id}` in session `{self.session_id}`")
