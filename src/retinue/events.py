@@ -229,7 +229,7 @@ class ModelCalledEvent(Event, frozen=True, kw_only=True, omit_defaults=True, ren
 
 
 class OutputCheckedEvent(Event, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """Whether an answer has the form that the run asks for. `fault` is empty, or says to the model what does not fit."""
+    """Whether an answer has the form that the run asks for. `fault` is empty, or says what does not fit."""
 
     TYPE: ClassVar[str] = "OUTPUT_CHECKED"
     message_id: str

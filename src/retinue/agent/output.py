@@ -17,7 +17,7 @@ from retinue.errors import ConfigurationError
 from retinue.messages import OutputSpec
 from retinue.models.text import dumps, mend_all
 
-__all__ = ["WRAP", "Checked", "OutputType", "check_answer"]
+__all__ = ["WRAP", "Checked", "OutputType", "check_answer", "give_back"]
 
 WRAP: Final = "value"
 """Under this key stands an answer that is no object: some providers take objects only."""
@@ -98,7 +98,7 @@ def check_answer(spec: OutputSpec, text: str, kind: OutputType | None = None) ->
     """
     plain, fault = _read(text)
     if fault:
-        return Checked(fault=_worded(spec, fault))
+        return Checked(fault=fault)
     typed = kind is not None and kind.spec.digest == spec.digest
     parse = kind.parse if typed and kind is not None else _by_schema(spec)
     problems: list[_Misfits] = []
@@ -108,8 +108,14 @@ def check_answer(spec: OutputSpec, text: str, kind: OutputType | None = None) ->
         except _Misfits as error:
             problems.append(error)
         except Exception as error:  # noqa: BLE001  # a check of the author's own
-            return Checked(fault=_worded(spec, f"Its check failed: {type(error).__name__}: {str(error)[:500]}"))
-    return Checked(fault=_worded(spec, _explained(spec, problems[0].found)))
+            return Checked(fault=f"its check failed: {type(error).__name__}: {str(error)[:500]}")
+    return Checked(fault=_explained(spec, problems[0].found))
+
+
+def give_back(spec: OutputSpec, fault: str) -> str:
+    """What a model is told whose answer does not fit."""
+    form = f'one JSON object with the key "{WRAP}"' if spec.wrapped else "one JSON object"
+    return f"Your answer is not what was asked for (`{spec.name}`): {fault}\nAnswer again with {form} and nothing else."
 
 
 def _candidates(spec: OutputSpec, plain: Any) -> list[Any]:
@@ -141,9 +147,9 @@ def _decoded(text: str) -> tuple[Any, str]:
                 pass
         from retinue.tools.forms import syntax_fault
 
-        return None, f"It is not valid JSON: {syntax_fault(text, str(error))}."
+        return None, f"it is not valid JSON: {syntax_fault(text, str(error))}."
     except RecursionError:
-        return None, "It is not valid JSON: it is nested too deeply."
+        return None, "it is not valid JSON: it is nested too deeply."
 
 
 def _no_constant(name: str) -> Any:
@@ -169,7 +175,7 @@ def _explained(spec: OutputSpec, found: Sequence[Misfit]) -> str:
     inner: Mapping[str, Any] = spec.schema
     if spec.wrapped:
         inner = {**inner["properties"][WRAP], "$defs": inner.get("$defs", {})}
-    lines = ["It does not fit:"]
+    lines = ["it does not fit:"]
     for misfit in found[:MAX_FAULTS]:
         name = ".".join(str(part) for part in misfit.path)[:80] or "the answer"
         node = node_at(inner, misfit.path)
@@ -179,12 +185,6 @@ def _explained(spec: OutputSpec, found: Sequence[Misfit]) -> str:
     if len(found) > MAX_FAULTS:
         lines.append(f"- and {len(found) - MAX_FAULTS} more")
     return "\n".join(lines)
-
-
-def _worded(spec: OutputSpec, fault: str) -> str:
-    form = f'one JSON object with the key "{WRAP}"' if spec.wrapped else "one JSON object"
-    text = f"Your answer is not what was asked for (`{spec.name}`). {fault}\nAnswer again with {form} and nothing else."
-    return text.encode("utf-8", "replace").decode()
 
 
 # Types
