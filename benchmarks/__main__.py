@@ -1,67 +1,55 @@
-"""`python -m benchmarks`: the table. `--quick` takes fewer samples."""
+"""`python -m benchmarks [CASE…] [--quick]`: tables of ratios, each to a floor that is measured in the same run.
+
+Cases: turns, fanout, history, body, waiting, http, starting (all if none is named). CPU unless a table says otherwise.
+`RETINUE_PEERS=DIR` adds other frameworks to `turns` (see `benchmarks/peers.py`).
+"""
 
 import asyncio
 import platform
 import sys
 import tempfile
-from contextlib import AsyncExitStack
 from pathlib import Path
 
-from benchmarks import floor
-from benchmarks.measure import Operation, cpu_us
-from benchmarks.rows import operations_on
-from retinue.ledger.open import open_ledger
-from retinue.ledger.port import Ledger
+from benchmarks.bodies import body_table
+from benchmarks.fanout import fan_out_table, history_table
+from benchmarks.loopback import loopback_table
+from benchmarks.starting import starting_table
+from benchmarks.turns import turns_table
+from benchmarks.waiting import waiting_table
 
-CASES = ("one turn", "one tool", "one delegation")
-FLOOR: tuple[Operation, ...] = (floor.one_turn, floor.one_tool, floor.delegation)
-
-
-async def measure_row(name: str, operations: tuple[Operation, ...], samples: int) -> list[str]:
-    """One row: CPU µs and the ratio to the floor, measured around it."""
-    cells = [name]
-    for operation, bare in zip(operations, FLOOR, strict=True):
-        before = await cpu_us(bare, samples=samples)
-        own = before if operation is bare else await cpu_us(operation, samples=samples)
-        after = before if operation is bare else await cpu_us(bare, samples=samples)
-        cells.append(f"{own:,.1f}")
-        cells.append(f"{own / ((before + after) / 2):,.1f} x")
-    return cells
+CASES = ("turns", "fanout", "history", "body", "waiting", "http", "starting")
 
 
-def print_table(rows: list[list[str]]) -> None:
-    """Columns with figures at the right."""
-    head = ["CPU µs (ratio to the floor)"]
-    for case in CASES:
-        head += [case, ""]
-    widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
-    for row in [head, *rows]:
-        first, rest = row[0].ljust(widths[0]), [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
-        print("  ".join([first, *rest]).rstrip())
+async def run(cases: list[str], quick: bool, folder: Path) -> None:
+    """Measure and print the tables of `cases`."""
+    if "turns" in cases:
+        await turns_table(folder, 2 if quick else 7)
+    if "fanout" in cases:
+        await fan_out_table(folder, 3 if quick else 7)
+    if "history" in cases:
+        await history_table(3 if quick else 9)
+    if "body" in cases:
+        body_table(9 if quick else 31)
+    if "waiting" in cases:
+        waiting_table()
+    if "http" in cases:
+        await loopback_table(folder, 1 if quick else 4)
+    if "starting" in cases:
+        starting_table(5 if quick else 15)
 
 
-async def run(samples: int, folder: Path) -> None:
-    """Measure all rows and print them."""
-    print(
-        f"Python {platform.python_version()}, {platform.system()} {platform.machine()}; median of {samples} samples, in process"
-    )
-    rows = [await measure_row("floor: hand loop, nothing stored", FLOOR, samples)]
-    ledgers: list[tuple[str, Ledger]] = [
-        ("Retinue, memory", open_ledger("memory")),
-        ("Retinue, SQLite, survives SIGKILL", open_ledger(folder / "process.sqlite3", durability="process")),
-        ("Retinue, SQLite, survives power loss", open_ledger(folder / "full.sqlite3", durability="full")),
-    ]
-    for name, ledger in ledgers:
-        async with AsyncExitStack() as stack:
-            rows.append(await measure_row(name, await operations_on(ledger, stack), samples))
-    print_table(rows)
-
-
-def main(arguments: list[str]) -> None:
+def main(arguments: list[str]) -> int:
     """See the docstring of the module."""
+    named = [argument for argument in arguments if not argument.startswith("-")]
+    unknown = [name for name in named if name not in CASES]
+    if unknown:
+        print(f"unknown case {', '.join(unknown)}; use {', '.join(CASES)}", file=sys.stderr)
+        return 2
+    print(f"Python {platform.python_version()}, {platform.system()} {platform.machine()}\n")
     with tempfile.TemporaryDirectory(prefix="retinue-benchmarks-") as folder:
-        asyncio.run(run(7 if "--quick" in arguments else 25, Path(folder)))
+        asyncio.run(run(named or list(CASES), "--quick" in arguments, Path(folder)))
+    return 0
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))
