@@ -351,7 +351,7 @@ async def test_a_child_that_may_no_longer_begin_leaves_no_trace() -> None:
 
 
 SYNC = """
-import _thread, sys, threading
+import os, signal, sys, threading
 from retinue import Agent, RuntimeContext
 from retinue.testing import ScriptedModel
 
@@ -360,13 +360,12 @@ begun = threading.Event()
 def work() -> str:
     "Work."
     begun.set()
-    import time
-    time.sleep(0.2)
+    threading.Event().wait(0.5)
     return "worked"
 
 def interrupt() -> None:
     begun.wait(10)
-    _thread.interrupt_main()
+    os.kill(os.getpid(), signal.SIGINT)
 
 agent = Agent("root", model=ScriptedModel([{"calls": [{"name": "work"}]}, "done"]), tools=[work], ledger=sys.argv[1])
 threading.Thread(target=interrupt).start()
