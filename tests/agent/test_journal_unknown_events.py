@@ -26,7 +26,8 @@ async def spoil(path: Path, thread: str, *, run: str) -> None:
         key = ThreadKey("", "s", thread)
         row = await ledger.thread(key)
         assert row is not None
-        event = NewEvent("TOMORROWS_EVENT", BODY, run, 1, row.updated_at)
+        found = await ledger.run(run)
+        event = NewEvent("TOMORROWS_EVENT", BODY, run, 1 if found is None else found.attempt, row.updated_at)
         await ledger.commit([Append(key, row.generation, row.head, (event,))])
     finally:
         await ledger.close()
