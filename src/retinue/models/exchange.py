@@ -71,7 +71,7 @@ class _Reader:
             place = redacted(f"{target.scheme}://{target.netloc.rpartition('@')[2]}{target.path}", self._secrets)
             return Fault("bad_response", f"it redirects to `{place}`, which is not followed", response.status)
         if response.status != 200:
-            raw = await _bytes(response, watch, _LONGEST_ERROR)
+            raw = await _error_bytes(response, watch)
             wait = retry_after(response.headers, self._clock.now_ms())
             return from_status(response.status, raw, self._secrets, wait)
         return await self._body(response, watch)
@@ -189,6 +189,16 @@ async def _bytes(response: "aiohttp.ClientResponse", watch: IdleWatch, limit: in
         pieces.append(piece)
         size += len(piece)
     return b"".join(pieces)
+
+
+async def _error_bytes(response: "aiohttp.ClientResponse", watch: IdleWatch) -> bytes:
+    """The body of an error; the status counts also where its body is broken."""
+    import aiohttp
+
+    try:
+        return await _bytes(response, watch, _LONGEST_ERROR)
+    except (aiohttp.ClientError, OSError):
+        return b""
 
 
 async def _drain(response: "aiohttp.ClientResponse") -> None:
