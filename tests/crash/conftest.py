@@ -52,7 +52,7 @@ def steps(kinds: str) -> list[Any]:
 def crash_script(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The script of the provider's process, one agent for each order of three tools too."""
     path = tmp_path_factory.mktemp("provider") / "script.json"
-    agents = {**SCRIPT["agents"], **{f"steps-{kinds}": steps(kinds) for kinds in ("ppp", "pri", "rip", "iii")}}
+    agents = {**SCRIPT["agents"], **{f"steps-{kinds}": steps(kinds) for kinds in ("ppp", "pri", "rip")}}
     path.write_bytes(msgspec.json.encode({**SCRIPT, "agents": agents}))
     return path
 
@@ -69,7 +69,7 @@ class Provider:
             aiohttp.ClientSession() as client,
             client.get(self.url.removesuffix("/v1") + "/__record") as response,
         ):
-            seen: dict[str, Any] = await response.json()
+            seen: dict[str, Any] = msgspec.json.decode(await response.read())
         requests = [one for one in seen["requests"] if one["body"]["model"] == case]
         return requests, [one for one in seen["tools"] if one["case"] == case]
 
@@ -170,7 +170,7 @@ def read() -> Callable[[Path], Any]:
 
     @asynccontextmanager
     async def opened(path: Path) -> AsyncGenerator[SqliteLedger]:
-        ledger = SqliteLedger(path)
+        ledger = SqliteLedger(path, durability="process")
         await ledger.open()
         try:
             yield ledger

@@ -55,6 +55,7 @@ class Faults(list[str]):
             self.append(f"{case}: {what}")
 
 
+@pytest.mark.timeout(300)
 async def test_killed_at_every_commit(tmp_path: Path, forks: Any, provider_process: Any, read: Any) -> None:
     ledger = tmp_path / "undisturbed.sqlite3"
     outcome = await forks.start("run", "undisturbed", ledger, provider_process.url).outcome()
