@@ -70,14 +70,13 @@ def named_in(text: str, history: Sequence[Entry]) -> tuple[BlobRef, ...]:
 def plain_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """A result's metadata as JSON: what is none becomes its text."""
     try:
-        msgspec.json.encode(metadata)
+        return dict(msgspec.json.decode(msgspec.json.encode(metadata))) if metadata else {}
     except (TypeError, ValueError, OverflowError, RecursionError):
         try:
-            plain = msgspec.to_builtins(metadata, enc_hook=_told, str_keys=True)
-            return dict(msgspec.json.decode(msgspec.json.encode(mend_all(plain))))
+            plain = mend_all(msgspec.to_builtins(metadata, enc_hook=_told, str_keys=True))
+            return dict(msgspec.json.decode(msgspec.json.encode(plain)))
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             return {"unreadable": bounded(str(error), 200)}
-    return dict(metadata)
 
 
 def _told(value: Any) -> str:
@@ -142,7 +141,7 @@ class ReadTool:
         async def execute() -> CallOutcome:
             return await _page(run, parsed)
 
-        return Prepared(execute=execute, barrier=False)
+        return Prepared(execute=execute, barrier=True)  # what it reads may only be staged
 
     async def reattach(
         self, run: "Run", ref: CallRef, call: ToolCall, started: SubAgentInvocationStartedEvent

@@ -9,6 +9,7 @@ import msgspec
 from retinue.ledger.port import Journal
 from retinue.ledger.sqlite.segments import Segments
 from retinue.ledger.sqlite.writes import intent_of
+from retinue.models.text import mend
 from retinue.ops import Draft, Record
 from retinue.rows import ForkPoint, InvocationRow, Mail, OwnerRow, RequestRow, RunRow, ThreadKey, ThreadRow
 from retinue.states import RequestState, RunState
@@ -72,7 +73,7 @@ def thread(db: sqlite3.Connection, key: ThreadKey) -> ThreadRow | None:
 def child_thread(db: sqlite3.Connection, parent: ThreadKey, agent_key: str | None, label: str | None) -> ThreadRow | None:
     """See `Ledger.child_thread`."""
     sql = _THREADS + " AND t.parent_user = ? AND t.parent_session = ? AND (t.agent_key = ? OR t.label = ?) ORDER BY t.id DESC"
-    return _one(db, sql, (parent.user, parent.session, agent_key or None, (label and label.casefold()) or None), _to_thread)
+    return _one(db, sql, (parent.user, parent.session, agent_key or None, (label and mend(label.casefold())) or None), _to_thread)
 
 
 def threads(db: sqlite3.Connection, user: str | None, session: str | None, hidden: bool, limit: int) -> list[ThreadRow]:

@@ -13,6 +13,7 @@ from retinue.errors import ConfigurationError, LedgerConflict
 from retinue.ids import check_scope_id
 from retinue.ledger import rules
 from retinue.ledger.sqlite.locks import OwnerLocks
+from retinue.models.text import mend, mend_all
 from retinue.ops import (
     Append,
     CreateThread,
@@ -38,7 +39,7 @@ from retinue.states import InvocationState, RequestState, RunState
 
 __all__ = ["Writes", "intent_of"]
 
-_encode: Final = msgspec.json.Encoder().encode
+_json: Final = msgspec.json.Encoder().encode
 _THREAD_ID: Final = "(SELECT id FROM thread WHERE user = ? AND session = ? AND thread = ?)"
 _EVENT: Final = "INSERT INTO event(thread_id, generation, seq, type, run, attempt, at, body) VALUES "
 _CHUNK: Final = 16
@@ -126,7 +127,7 @@ class Writes:
         there = self._execute("SELECT 1 FROM thread WHERE user = ? AND session = ? AND thread = ?", row.key).fetchone()
         rules.check_create(op, there is not None)
         base = None if row.base is None else self._base(op, row.base)
-        label = row.label and row.label.casefold()
+        label = row.label and mend(row.label.casefold())
         values = (*row.key, row.updated_at or row.created_at, int(row.hidden), *parent, row.agent_key, label, _encode(row))
         cursor = self._execute(
             "INSERT INTO thread(user, session, thread, generation, head, updated_at, hidden,"
@@ -218,7 +219,7 @@ class Writes:
     def _request_cancel(self, op: RequestCancel) -> None:
         cursor = self._execute(
             "INSERT INTO cancel SELECT run_id, ?, ?, ? FROM run WHERE run_id = ? ON CONFLICT DO NOTHING",
-            (op.reason, op.by, op.at, op.run_id),
+            (mend(op.reason), mend(op.by), op.at, op.run_id),
         )
         if cursor.rowcount != 1:
             rules.check_cancel(op, self._execute("SELECT 1 FROM run WHERE run_id = ?", (op.run_id,)).fetchone() is not None)
@@ -246,7 +247,7 @@ class Writes:
         cursor = self._execute(
             "INSERT OR REPLACE INTO draft(thread_id, message_id, text, at) SELECT id, ?, ?, ? FROM thread"
             " WHERE user = ? AND session = ? AND thread = ?",
-            (draft.message_id, draft.text, draft.at, *op.key),
+            (draft.message_id, mend(draft.text), draft.at, *op.key),
         )
         rules.check_thread(op, cursor.rowcount == 1)
 
@@ -279,6 +280,14 @@ class Writes:
     def _drop_owner(self, op: DropOwner) -> None:
         self._execute("DELETE FROM owner WHERE owner_id = ?", (op.owner_id,))
         self.dropped.append(op.owner_id)
+
+
+def _encode(row: msgspec.Struct) -> bytes:
+    """The JSON of a row. Halves of characters in a person's or a model's words are replaced (B175)."""
+    try:
+        return _json(row)
+    except UnicodeEncodeError:
+        return _json(mend_all(msgspec.to_builtins(row)))
 
 
 def intent_of(execute: Callable[..., sqlite3.Cursor], lineage: Iterable[str]) -> str | None:
