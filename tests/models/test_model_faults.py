@@ -162,6 +162,47 @@ def test_statuses(status: int, body: bytes, code: str, retryable: bool, detail: 
     assert (fault.code, fault.retryable, fault.detail, fault.status) == (code, retryable, detail, status)
 
 
+TOO_LONG = {
+    "openai": "This model's maximum context length is 128000 tokens. However, your messages resulted in 130000 tokens.",
+    "openai (responses)": "Your input exceeds the context window of this model. Please adjust your input and try again.",
+    "anthropic": "prompt is too long: 210000 tokens > 200000 maximum",
+    "anthropic (with max_tokens)": "input length and `max_tokens` exceed context limit: 198155 + 21333 > 200000",
+    "gemini": "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).",
+    "mistral": "Prompt contains 40000 tokens and 0 draft tokens, too large for model with 32768 maximum context length",
+    "groq": "Please reduce the length of the messages or completion.",
+    "xai": "This model's maximum prompt length is 131072 but the request contains 537812 tokens.",
+    "moonshot": "Invalid request: Your request exceeded model token limit: 8192 (requested: 9000)",
+    "cerebras": "Current length is 10000 while limit is 8192",
+    "fireworks": "The prompt is too long: 140000, model maximum context length: 131071",
+    "together": "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4097. Given: 5000",
+    "cohere": "too many tokens: size limit exceeded by 1000 tokens",
+    "bedrock": "Input is too long for requested model.",
+    "openrouter": "This endpoint's maximum context length is 131072 tokens. However, you requested about 140000 tokens",
+    "llama.cpp": "request (9000 tokens) exceeds the available context size (8192 tokens), try increasing it",
+    "vllm": "The decoder prompt (length 5000) is longer than the maximum model length of 4096.",
+    "ollama": "input length exceeds maximum context length",
+    "lm studio": "Trying to keep the first 5000 tokens, but the model is loaded with context length of only 4096 tokens",
+}
+OTHERWISE = {
+    "a limit of the answer": "max_tokens is too large: 100000. This model supports at most 16384 completion tokens",
+    "a parameter": "Unknown parameter: 'context_window'",
+    "another parameter": "Extra inputs are not permitted, field required: context_length. Unrecognized request argument supplied",
+    "a value": "temperature: Input should be less than or equal to 1",
+}
+
+
+@pytest.mark.parametrize("words", TOO_LONG.values(), ids=TOO_LONG)
+def test_how_providers_say_that_a_conversation_is_too_long(words: str) -> None:
+    assert from_status(400, _json(message=words), ()).code == "context_overflow"
+    assert from_error_body({"message": words}, ()).code == "context_overflow"
+    assert from_status(429, _json(message=words), ()).code == "rate_limited"
+
+
+@pytest.mark.parametrize("words", OTHERWISE.values(), ids=OTHERWISE)
+def test_what_is_no_word_of_a_full_context(words: str) -> None:
+    assert from_status(400, _json(message=words), ()).code == "bad_request"
+
+
 @pytest.mark.case("B202")
 @pytest.mark.parametrize(
     ("error", "code", "retryable"),
@@ -201,6 +242,9 @@ def test_a_key_at_the_cut_does_not_show_in_part() -> None:
         ({"retry-after": "-3"}, 0.0),
         ({"retry-after-ms": "1500", "retry-after": "20"}, 1.5),
         ({"retry-after": "Thu, 01 Jan 2026 00:00:30 GMT"}, 30.0),
+        ({"retry-after": "Thu Jan  1 00:00:30 2026"}, 30.0),
+        ({"retry-after": "Wed, 31 Dec 2025 23:00:00 GMT"}, 0.0),
+        ({"retry-after": "Thu, 99 Jan 2026 00:00:30 GMT"}, None),
         ({"retry-after": "soon"}, None),
         ({"retry-after": "nan"}, None),
         ({"retry-after": "inf"}, None),
