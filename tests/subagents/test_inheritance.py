@@ -332,7 +332,7 @@ async def test_the_smallest_ceiling_on_the_chain_holds() -> None:
     model = RecordingModel(answer)
     await Agent("parent", model=model, subagents=[capped], permissions=ALLOW).run("Go.")
     assert tool_names(model.asked("capped")[0]) == ["extra"]
-    assert "There is no tool `deeper`" in results_of(model.asked("capped")[1])[0]  # the forged call
+    assert "`max_subagent_depth` is 1" in results_of(model.asked("capped")[1])[0]  # the forged call
     assert model.asked("deeper") == []
 
 

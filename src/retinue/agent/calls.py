@@ -92,11 +92,17 @@ class Calls:
         else:
             handler = self._run.definition.tools.get(call.name)
             if handler is None:
-                text = unknown_tool(call.name, self._run.definition.tools)
-                self._record(action, CallOutcome(content=text, status=ResultStatus.ERROR))
+                self._record(action, self._not_offered(call.name))
             else:
                 return await self._admitted(action, handler)
         return None
+
+    def _not_offered(self, name: str) -> CallOutcome:
+        definition = self._run.definition
+        hidden = definition.hidden.get(name)
+        if hidden is not None:
+            return CallOutcome(content=hidden, status=ResultStatus.LIMIT)
+        return CallOutcome(content=unknown_tool(name, definition.tools), status=ResultStatus.ERROR)
 
     async def _admitted(self, action: CallAction, handler: CallHandler) -> Prepared | None:
         """As `_admit`; what its author's code raises (a factory, a middleware, a check of arguments) is the call's error."""

@@ -48,7 +48,8 @@ def envelope_from_blob(blob: bytes, digest: str) -> Envelope:
 class AgentDefinition:
     """Who runs: model, instructions, tools by name, limits, gate and middleware.
 
-    `model_reference` is the text that names the model in a stored run; `workspace` the folder, where there is one.
+    `model_reference` is the text that names the model in a stored run; `workspace` the folder, where there is one. `hidden`
+    says of each subagent that is not offered at this place why not, for a model that calls it all the same.
     `shares_context`: its tools see the attributes of the tree's `RuntimeContext`. `output`: the form of its answers, where
     it was declared with one.
     """
@@ -63,6 +64,7 @@ class AgentDefinition:
     settings: ChatClientConfig = field(default_factory=ChatClientConfig)
     middleware: tuple[Middleware, ...] = ()
     workspace: str | None = None
+    hidden: Mapping[str, str] = field(default_factory=dict[str, str])
     shares_context: bool = True
     output: OutputType | None = None
     envelope: Envelope = field(init=False)

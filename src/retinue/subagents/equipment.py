@@ -91,6 +91,7 @@ def assemble(equipment: Equipment) -> AgentDefinition:
     for tool in equipment.builtin:
         tools[tool.spec.name] = ToolHandler(tool)
     own: set[str] = set()
+    hidden: dict[str, str] = {}
     for capability in equipment.capabilities:
         handler = _handler(equipment, capability)
         if capability.name in own:
@@ -102,6 +103,8 @@ def assemble(equipment: Equipment) -> AgentDefinition:
         own.add(capability.name)
         if handler is not None:
             tools[capability.name] = handler
+        elif isinstance(capability, SubAgent):
+            hidden[capability.name] = _why_hidden(equipment, capability.name)
     instructions = equipment.instructions
     roster = available_roster(equipment)
     if roster.spawnable:
@@ -134,6 +137,7 @@ def assemble(equipment: Equipment) -> AgentDefinition:
         settings=equipment.run_config.clients.chat,
         middleware=equipment.middleware,
         workspace=None if equipment.workspace is None else str(equipment.workspace.root),
+        hidden=MappingProxyType(hidden),
         shares_context=equipment.shares_context,
         output=equipment.output,
     )
@@ -157,6 +161,18 @@ def _handler(equipment: Equipment, capability: Capability) -> CallHandler | None
     if equipment.leaf or not resolved.availability.admits(equipment.depth, equipment.ceiling):
         return None
     return SubAgentTool(equipment, resolved)
+
+
+def _why_hidden(equipment: Equipment, name: str) -> str:
+    """What a model is told that calls a subagent which it is not offered (H-06)."""
+    child = equipment.depth + 1
+    if child > equipment.ceiling:
+        because = f"a child would be at depth {child}, and `max_subagent_depth` is {equipment.ceiling}"
+    elif equipment.leaf:
+        because = "this agent delegates to nobody"
+    else:
+        because = f"its availability ends above depth {child}"
+    return f"Not run: `{name}` cannot be called here: {because}. Do this part yourself."
 
 
 def check_supported(resolved: ResolvedDeclaration) -> None:
