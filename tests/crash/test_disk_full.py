@@ -1,5 +1,6 @@
 """A full disk at any commit of a run: a clear error, nothing half-written, and the run goes on to the same transcript."""
 
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,7 @@ async def test_disk_full_at_commit_n(tmp_path: Path, where: str) -> None:
             faults.append(f"{n}: {told!r} with remedy {told.remedy!r}")
         if where == "a new one":
             await agent.close()
+            assert ledger_threads() == [], n  # also where the owner could not be registered, or its row not be removed
             agent = agent_on(path, effects, Failpoint())
         async with agent:
             ledger = agent.runtime.ledger
@@ -142,9 +144,15 @@ async def test_disk_full_at_commit_n(tmp_path: Path, where: str) -> None:
             faults += [f"{n}: {fault}" for fault in await audit(ledger, roots[0].run_id)]
             faults += [f"{n}: {fault}" for fault in checked(await transcript(ledger, roots[0].run_id), undisturbed, effects)]
         assert agent.runtime.trees == {}
+        assert ledger_threads() == []
     else:
         pytest.fail("the scenario has no end")
     assert faults == []
+
+
+def ledger_threads() -> list[str]:
+    """Threads of a ledger that is still open."""
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("retinue-ledger")]
 
 
 async def caught(agent: Agent) -> LedgerUnavailable | None:

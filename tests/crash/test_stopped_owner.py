@@ -6,11 +6,56 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from retinue.agent.journal import RunJournal
+from retinue.agent.projection import Projection
+from retinue.errors import LedgerConflict
+from retinue.events import CancelSeenEvent
+from retinue.ledger.memory import MemoryLedger
+from retinue.ops import CreateThread, Draft, PutDraft, PutMail, PutRun, TakeMail
+from retinue.rows import Mail, RunRow, ThreadKey, ThreadRow
+from retinue.states import RunState
 from retinue.testing.audit import audit, told, transcript
+from retinue.testing.clock import VirtualClock
 
 pytestmark = [pytest.mark.anyio, pytest.mark.crash]
+
+
+@pytest.mark.parametrize("kind", ["draft", "mail"])
+async def test_writes_without_events_are_fenced_too(kind: str) -> None:
+    """A draft, or a mail that is taken, carries no event of its own; an owner that lost its lease can write neither."""
+    ledger, key = MemoryLedger(), ThreadKey("", "s1", "main")
+    await ledger.open()
+    row = RunRow(
+        run_id="run_1",
+        key=key,
+        agent_id="lead",
+        state=RunState.RUNNING,
+        attempt=1,
+        lineage=("run_1",),
+        path=("lead",),
+        started_at=1,
+        updated_at=1,
+    )
+    mail = Mail(mail_id="mail_1", kind="answer", body=msgspec.Raw(b"{}"), at=1)
+    await ledger.commit([CreateThread(ThreadRow(key=key, default_agent_id="lead", created_at=1)), PutRun(row)])
+    await ledger.commit([PutMail(key, mail)])
+
+    def journal(head: int) -> RunJournal:
+        return RunJournal(
+            ledger, VirtualClock(), row, Projection(), generation=1, head=head, stored=True, tell=lambda _events: None
+        )
+
+    old, new = journal(0), journal(0)
+    new.stage(CancelSeenEvent(reason="taken over"))
+    await new.flush()
+    old.stage_op(PutDraft(key, Draft("msg_1", "half", 1)) if kind == "draft" else TakeMail(key, "mail_1"))
+    with pytest.raises(LedgerConflict) as raised:
+        await old.flush()
+    assert raised.value.code == "head_moved"
+    assert (await ledger.draft(key), await ledger.mail(key)) == (None, [mail])
 
 
 def stop_process(pid: int) -> None:
