@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from retinue.models.openai import OpenAIChatModel
     from retinue.models.port import ChatModel, ModelAnswer, ModelRequest
     from retinue.models.scripted import ScriptedModel
+    from retinue.secrets import SecretRef
     from retinue.subagents.availability import SubAgentAvailability
     from retinue.subagents.declaration import SubAgent
     from retinue.subagents.decorator import subagent
@@ -131,6 +132,7 @@ _HOMES = {
     "models.openai": ("OpenAIChatModel",),
     "models.port": ("ChatModel", "ModelAnswer", "ModelRequest"),
     "models.scripted": ("ScriptedModel",),
+    "secrets": ("SecretRef",),
     "subagents.availability": ("SubAgentAvailability",),
     "subagents.declaration": ("SubAgent",),
     "subagents.decorator": ("subagent",),
@@ -182,6 +184,7 @@ __all__ = [  # noqa: RUF022  # in the order of the table above
     "Runtime",
     "RuntimeContext",
     "ScriptedModel",
+    "SecretRef",
     "SubAgent",
     "SubAgentAvailability",
     "SubAgentContextPolicy",

@@ -13,6 +13,7 @@ from retinue.ids import new_id
 from retinue.messages import AssistantMessage, ToolCall
 from retinue.models.port import Delta, ModelAnswer, ModelRequest, TextDelta
 from retinue.ops import Draft, DropDraft, PutDraft
+from retinue.secrets import RedactedStream
 
 if TYPE_CHECKING:
     from retinue.agent.run import Run
@@ -30,7 +31,7 @@ WRAP_UP = (
 class _Stream:
     """What has been streamed of a message: shown to viewers, and kept over a kill by draft checkpoints (D-33)."""
 
-    __slots__ = ("_checked_at", "_checked_size", "_reasoned", "_run", "_size", "message_id", "parts")
+    __slots__ = ("_checked_at", "_checked_size", "_clean", "_reasoned", "_run", "_size", "message_id", "parts")
 
     def __init__(self, run: "Run", message_id: str) -> None:
         self._run = run
@@ -40,6 +41,8 @@ class _Stream:
         self._reasoned = 0
         self._checked_size = 0
         self._checked_at = 0
+        redactor = run.tree.services.redactor
+        self._clean = (RedactedStream(redactor), RedactedStream(redactor)) if redactor else None
 
     @property
     def text(self) -> str:
@@ -50,16 +53,31 @@ class _Stream:
         return self._checked_size > 0
 
     def __call__(self, delta: Delta) -> None:
+        text, reasoning = delta.text, not isinstance(delta, TextDelta)
+        if self._clean is not None:
+            text = self._clean[reasoning].feed(text)
+            if not text:
+                return
+        self._take(text, reasoning)
+
+    def end(self) -> None:
+        """Nothing comes any more: what was held back, because it might have been the beginning of a secret, is none."""
+        if self._clean is not None:
+            for reasoning, clean in enumerate(self._clean):
+                if rest := clean.flush():
+                    self._take(rest, bool(reasoning))
+
+    def _take(self, text: str, reasoning: bool) -> None:
         run = self._run
-        if not isinstance(delta, TextDelta):
+        if reasoning:
             if run.tree.viewers:
-                run.show(ReasoningDeltaEvent(message_id=self.message_id, offset=self._reasoned, text=delta.text))
-            self._reasoned += len(delta.text)
+                run.show(ReasoningDeltaEvent(message_id=self.message_id, offset=self._reasoned, text=text))
+            self._reasoned += len(text)
             return
         if run.tree.viewers:
-            run.show(TextDeltaEvent(message_id=self.message_id, offset=self._size, text=delta.text))
-        self.parts.append(delta.text)
-        self._size += len(delta.text)
+            run.show(TextDeltaEvent(message_id=self.message_id, offset=self._size, text=text))
+        self.parts.append(text)
+        self._size += len(text)
         now = run.journal.clock.now_ms()
         if not self._checked_at:
             self._checked_at = now
@@ -106,6 +124,7 @@ async def ask(run: "Run", step: AskModel) -> None:
         raise
     finally:
         run.interruptible = False
+    stream.end()
     message = AssistantMessage(
         id=stream.message_id,
         text=answer.text,
@@ -186,6 +205,7 @@ def _author_fault(run: "Run", error: Exception, who: str, code: str) -> ModelErr
 
 
 def _stage_partial(run: "Run", stream: _Stream) -> None:
+    stream.end()
     text = stream.text
     if text.strip():
         run.journal.stage(MessageEvent(message=AssistantMessage(id=stream.message_id, text=text)))

@@ -16,7 +16,7 @@ from retinue.agent.results import cut, plain_metadata
 from retinue.agent.texts import CANCELLED, LIMIT_TURNS, STOPPED, UNKNOWN_OUTCOME, bounded, denied, unknown_tool
 from retinue.config import Verdict
 from retinue.errors import LedgerError
-from retinue.events import PermissionRequest, RequestClosedEvent, ToolCallResultEvent
+from retinue.events import PermissionRequest, RequestClosedEvent, ToolCallResultEvent, encode
 from retinue.ids import new_id
 from retinue.ops import PutRequest
 from retinue.permissions.gate import GatedCall
@@ -162,6 +162,8 @@ class Calls:
             arguments=bounded(action.call.arguments, 4_000),
             description=bounded(description.strip().split("\n", 1)[0], 200),
         )
+        if run.tree.services.redactor:
+            request, _ = run.tree.services.redactor.event(request, encode(request))
         run.journal.stage(request)
         run.journal.stage_op(
             PutRequest(
@@ -322,6 +324,8 @@ class Calls:
             journal.stage(event)
         self._suspended.discard(action.ref.index)
         content, blobs, limit = outcome.content, outcome.blobs, self._run.tree.limits.max_result_characters
+        if self._run.tree.services.redactor:  # before it is cut, so that no half of a secret is left
+            content = self._run.tree.services.redactor.text(content)
         if len(content) > limit:
             content, whole, put = cut(content, limit)
             journal.stage_op(put)

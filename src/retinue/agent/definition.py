@@ -12,8 +12,9 @@ from retinue.agent.ports import CallHandler, Gate
 from retinue.agent.results import with_reading
 from retinue.config import ChatClientConfig
 from retinue.models.port import ChatModel, Envelope, ToolSpec
+from retinue.secrets import Redactor
 
-__all__ = ["AgentDefinition", "envelope_from_blob", "make_envelope"]
+__all__ = ["AgentDefinition", "clean_envelope", "envelope_from_blob", "make_envelope"]
 
 
 class _Stored(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -42,6 +43,14 @@ def envelope_from_blob(blob: bytes, digest: str) -> Envelope:
     stored = msgspec.json.decode(blob, type=_Stored)
     settings = msgspec.convert(stored.settings, ChatClientConfig)
     return Envelope(instructions=stored.instructions, tools=tuple(stored.tools), settings=settings, digest=digest, wire={})
+
+
+def clean_envelope(redactor: Redactor, envelope: Envelope, blob: bytes) -> tuple[Envelope, bytes]:
+    """The envelope and its blob without known secrets: what is stored is what the model is sent (invariant 10)."""
+    clean = redactor.body(blob)
+    if clean == blob:
+        return envelope, blob
+    return envelope_from_blob(clean, hashlib.sha256(clean).hexdigest()), clean
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

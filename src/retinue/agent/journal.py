@@ -13,12 +13,14 @@ from typing import NamedTuple
 import msgspec
 
 from retinue.agent.projection import Projection
+from retinue.agent.redacting import clean_op
 from retinue.clock import Clock
 from retinue.events import Event, encode
 from retinue.ledger.port import Ledger
 from retinue.models.text import mend_all
 from retinue.ops import Append, CreateThread, NewEvent, Op, PutRun, Receipt
 from retinue.rows import RunRow, ThreadKey, ThreadRow
+from retinue.secrets import Redactor
 from retinue.states import RunState
 
 __all__ = ["Batch", "RunJournal", "settle"]
@@ -71,6 +73,7 @@ class RunJournal:
         "_events",
         "_in_flight",
         "_ledger",
+        "_redactor",
         "_row_expect",
         "_tell",
         "_telling",
@@ -97,8 +100,10 @@ class RunJournal:
         head: int,
         stored: bool,
         tell: Callable[[list[tuple[Event, int, int]]], None],
+        redactor: Redactor | None = None,
     ) -> None:
         self._ledger = ledger
+        self._redactor = redactor
         self.clock = clock
         self.row = row
         self.key: ThreadKey = row.key
@@ -126,6 +131,8 @@ class RunJournal:
         except UnicodeEncodeError:
             event = msgspec.convert(mend_all(msgspec.to_builtins(event)), type(event))
             body = encode(event)
+        if self._redactor:  # secrets stay out of the journal, and so out of what is shown and asked (invariant 10)
+            event, body = self._redactor.event(event, body)
         self.head += 1
         now = self.clock.now_ms()
         self._events.append(NewEvent(event.TYPE, body, self.run_id, self.attempt, now))
@@ -139,7 +146,7 @@ class RunJournal:
 
     def stage_op(self, op: Op) -> None:
         """Let an op ride with the next commit, after this journal's events."""
-        self._batch.ops.append(op)
+        self._batch.ops.append(clean_op(self._redactor, op) if self._redactor else op)
 
     def include(self, batch: Batch) -> None:
         """Let another run's batch ride with the next commit. Viewers are told in the order of staging."""
@@ -158,6 +165,8 @@ class RunJournal:
 
     def put_run(self, row: RunRow) -> None:
         """Replace the run's row with the next commit."""
+        if self._redactor and row.reason is not None:
+            row = msgspec.structs.replace(row, reason=self._redactor.text(row.reason))
         self.row = row
 
     @property

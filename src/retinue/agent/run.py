@@ -15,7 +15,7 @@ import msgspec
 
 from retinue.agent.asking import ask
 from retinue.agent.calls import Calls
-from retinue.agent.definition import AgentDefinition
+from retinue.agent.definition import AgentDefinition, clean_envelope
 from retinue.agent.journal import Batch, RunJournal
 from retinue.agent.middleware import RunCall, Scope, StateHandle, chain, overriding
 from retinue.agent.next_step import (
@@ -28,7 +28,7 @@ from retinue.agent.next_step import (
     WaitForAnswer,
     next_step,
 )
-from retinue.agent.output import Checked, OutputType, check_answer
+from retinue.agent.output import Checked, OutputType, check_answer, give_back
 from retinue.agent.projection import OUTPUT_NOTICE, Projection, project
 from retinue.agent.texts import notice
 from retinue.agent.tool_handler import make_context
@@ -45,6 +45,7 @@ from retinue.events import (
     StateSetEvent,
     ToolCallResultEvent,
     derived,
+    encode,
 )
 from retinue.ids import new_id
 from retinue.messages import CallRef, UserMessage
@@ -93,7 +94,10 @@ class Run:
         self.tree = tree
         self.definition = definition.reading(needed=projection.cut)
         self.output = output or definition.output
-        self.envelope = envelope or self.definition.envelope
+        self.envelope, self.envelope_blob = envelope or self.definition.envelope, self.definition.envelope_blob
+        redactor = tree.services.redactor
+        if redactor and envelope is None:
+            self.envelope, self.envelope_blob = clean_envelope(redactor, self.envelope, self.envelope_blob)
         self.order = tree.next_order()
         self.journal = RunJournal(
             tree.services.ledger,
@@ -104,6 +108,7 @@ class Run:
             head=head,
             stored=stored,
             tell=self._tell,
+            redactor=redactor,
         )
         self.is_root = False
         self.acknowledge = False
@@ -250,7 +255,8 @@ class Run:
         elif isinstance(step, CheckOutput):
             self.journal.stage(OutputCheckedEvent(message_id=step.message_id, fault=self.answer().fault))
         elif isinstance(step, GiveBack):
-            text = notice(OUTPUT_NOTICE, step.fault)
+            assert projection.output is not None
+            text = notice(OUTPUT_NOTICE, give_back(projection.output, step.fault))
             self.journal.stage(MessageEvent(message=UserMessage(id=new_id("msg"), text=text, notice=OUTPUT_NOTICE)))
         else:
             return await self._finish(step)
@@ -485,6 +491,7 @@ class Run:
             head=stored.row.head,
             stored=True,
             tell=self._tell,
+            redactor=self.tree.services.redactor,
         )
         self._mail_waits = True
         if conflict.code == "cancelled":
@@ -550,6 +557,9 @@ class Run:
     def show(self, event: Event) -> None:
         """Show viewers a live event."""
         if self.tree.viewers:
+            redactor = self.tree.services.redactor
+            if redactor:
+                event, _ = redactor.event(event, encode(event))
             self.tree.publish(self.placed(event, 0, self.journal.clock.now_ms()))
 
     def _tell(self, events: list[tuple[Event, int, int]]) -> None:

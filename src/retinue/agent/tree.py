@@ -18,6 +18,7 @@ from retinue.errors import LedgerError
 from retinue.events import Event, PermissionRequest, ReasoningDeltaEvent, TextDeltaEvent
 from retinue.ledger.port import Ledger
 from retinue.rows import ThreadKey
+from retinue.secrets import Redactor
 
 if TYPE_CHECKING:
     from retinue.agent.run import Run
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["Services", "Tree", "Viewer"]
 
 VIEWER_DELTAS = 1_000
+BLOB_SECONDS = 3_600
+"""How long this process relies on a blob that it has put (`Ledger.collect`)."""
 
 MIDDLEWARE_STATE: Final = "middleware:"
 """What the names of middleware's state begin with in a session, where remembered answers are kept too."""
@@ -46,9 +49,19 @@ class Services:
     clock: Clock
     owner_id: str
     threads: Any
-    stored_blobs: set[str]
+    redactor: Redactor = field(default_factory=Redactor)
+    stored_blobs: dict[str, float] = field(default_factory=dict[str, float])
     strays: "set[asyncio.Task[Any]]" = field(default_factory=set["asyncio.Task[Any]"])
     mail: Callable[[ThreadKey], None] | None = None
+
+    def blob_due(self, digest: str) -> bool:
+        """Whether a blob must be put before it is referred to: a ledger may forget one that was not put for long."""
+        put = self.stored_blobs.get(digest)
+        return put is None or self.clock.monotonic() - put >= BLOB_SECONDS
+
+    def blob_put(self, digest: str) -> None:
+        """The ledger has it."""
+        self.stored_blobs[digest] = self.clock.monotonic()
 
     def keep(self, task: "asyncio.Task[Any]") -> None:
         """Own a task that does not heed its cancellation, until it ends; whatever it raises then is of no more use."""

@@ -133,6 +133,7 @@ async def begin(
     else:
         known = True
     definition = definition or agent.definition(context)
+    text = runtime.know_secrets(context).text(text)
     row = await runtime.ledger.thread(key) if known else None
     projection, generation, head, depth = Projection(), 1, 0, 0
     created: ThreadRow | None = None
@@ -231,6 +232,7 @@ async def go_on(
         ThreadBusy: it is being driven, here or by another process that is alive.
     """
     runtime = agent.runtime
+    runtime.know_secrets(context)
     if root.run_id in runtime.trees:
         raise ThreadBusy(f"run `{root.run_id}` is running in this process", remedy="wait for it, or cancel it")
     tree = runtime.trees[root.run_id] = _tree(agent, root.run_id, root.key, context, viewer, children=0)

@@ -8,9 +8,9 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from retinue.agent.output import OutputType
 from retinue.agent.tree import Services, Tree
@@ -23,6 +23,7 @@ from retinue.ledger.port import Ledger
 from retinue.models.port import ChatModel
 from retinue.ops import DropOwner, PutOwner, RequestCancel
 from retinue.rows import OwnerRow
+from retinue.secrets import Redactor, SecretRef
 from retinue.tools.pool import ToolThreads
 
 if TYPE_CHECKING:
@@ -43,6 +44,11 @@ class Runtime:
         limits: of every tree that runs here.
         models: names that applications give to models, for `model="name"`.
         clock: the machine's own unless a test gives another.
+        secrets: values, or references like `SecretRef("env:NAME")`, that are kept out of journals, events, prompts and logs,
+            wherever they turn up. The keys of models and `SecretRef`s of a run's context are known by themselves.
+
+    Raises:
+        ConfigurationError: a secret that is too short to be told apart from ordinary text.
     """
 
     def __init__(
@@ -52,7 +58,12 @@ class Runtime:
         limits: Limits | None = None,
         models: Mapping[str, ChatModel | str] | None = None,
         clock: Clock | None = None,
+        secrets: Iterable[str | SecretRef] = (),
     ) -> None:
+        self.redactor = Redactor()
+        for secret in secrets:
+            self.redactor.require(secret)
+        self._log_filter = self.redactor.log_filter()
         self.ledger: Ledger = open_ledger(ledger) if isinstance(ledger, str | Path) else ledger
         self.limits = limits or Limits()
         self.clock = clock or SystemClock()
@@ -99,12 +110,13 @@ class Runtime:
         except BaseException:
             await self.ledger.close()  # nothing that was opened is left behind
             raise
+        logging.getLogger("retinue").addFilter(self._log_filter)
         return Services(
             ledger=self.ledger,
             clock=self.clock,
             owner_id=self.owner_id,
             threads=ToolThreads(self.limits.tool_threads),
-            stored_blobs=set(),
+            redactor=self.redactor,
         )
 
     def model(self, wanted: str | ChatModel, parent: ChatModel | None = None) -> ChatModel:
@@ -153,6 +165,16 @@ class Runtime:
         """Close this model with the runtime."""
         if not any(model is known for known in self._used):
             self._used.append(model)
+            secrets: Any = getattr(model, "secrets", None)
+            if callable(secrets):
+                self.redactor.watch(cast("Callable[[], Iterable[str | SecretRef]]", secrets))
+
+    def know_secrets(self, context: RuntimeContext | None) -> Redactor:
+        """The redactor, knowing what is to be kept secret now: keys that have changed, and secrets of a run's context."""
+        self.redactor.refresh()
+        if context is not None and context.attributes:
+            self.redactor.add(value for value in context.attributes.values() if isinstance(value, SecretRef))
+        return self.redactor
 
     async def rest(self) -> None:
         """Give back what an idle runtime does not need: the models' connections."""
@@ -165,7 +187,7 @@ class Runtime:
 
         Returns whether the tree is being driven in this process.
         """
-        target = run_id or root_run
+        target, reason = run_id or root_run, self.redactor.text(reason)
         tree = self.trees.get(root_run)
         run = None if tree is None else tree.runs.get(target)
         if run is not None and not run.journal.known:
@@ -198,6 +220,7 @@ class Runtime:
                 _log.warning("still running after close: %s", ", ".join(stuck))
             await self._leave()
         finally:
+            logging.getLogger("retinue").removeFilter(self._log_filter)
             if services is not None:
                 await self.ledger.close()
                 self.owner_id = new_id("own")

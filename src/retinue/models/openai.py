@@ -26,6 +26,7 @@ from retinue.models.prices import cost_of
 from retinue.models.profiles import KNOWN, Profile, is_loopback, known_at, where
 from retinue.models.proxies import NotAProxy, proxy_for
 from retinue.models.wire import ChatWire, body_of
+from retinue.secrets import SecretRef, secret_text
 
 if TYPE_CHECKING:
     import aiohttp
@@ -38,6 +39,7 @@ ToolMode: TypeAlias = Literal["native", "schema"]
 _FIRST_WAIT: Final = 0.5
 _LONGEST_WAIT: Final = 8.0
 _LONGEST_ASKED_WAIT: Final = 60.0
+_SECRET_HEADER: Final = re.compile(r"auth|key|token|secret|cookie|password", re.IGNORECASE)
 _HEADER_VALUE: Final = re.compile(r"[!-~]{1,200}")
 
 
@@ -47,11 +49,11 @@ class OpenAIChatModel:
     Args:
         name: The model's name at that provider.
         base_url: Up to and without `/chat/completions`.
-        api_key: The key, or `env:NAME` for one in the environment. Left out: the known provider's own variable
-            (`OPENAI_API_KEY`), which is read at each call and sent to that provider's host only.
+        api_key: The key, or `env:NAME` or `SecretRef("env:NAME")` for one in the environment. Left out: the known
+            provider's own variable (`OPENAI_API_KEY`), which is read at each call and sent to that provider's host only.
         key_env: Where the key of a provider that is not known is looked for; there need not be one.
         provider: The provider's name; left out it follows from `base_url` (host and port where it is not known).
-        headers: Further headers of each request.
+        headers: Further headers of each request; a value may be a `SecretRef`.
         connect_timeout: Seconds for making a connection.
         idle_timeout: Seconds between two bytes of an answer, and before the first one. There is no limit in total.
         retries: How often a call that failed for a passing reason is tried again, as long as nothing was shown of it.
@@ -69,10 +71,10 @@ class OpenAIChatModel:
         name: str,
         *,
         base_url: str = "https://api.openai.com/v1",
-        api_key: str | None = None,
+        api_key: str | SecretRef | None = None,
         key_env: str | None = None,
         provider: str | None = None,
-        headers: Mapping[str, str] | None = None,
+        headers: Mapping[str, str | SecretRef] | None = None,
         connect_timeout: float = 10.0,
         idle_timeout: float = 300.0,
         retries: int = 2,
@@ -84,7 +86,7 @@ class OpenAIChatModel:
         self.name = name
         self.profile = _profile(_checked(base_url), provider, key_env)
         self.provider = self.profile.provider
-        self._api_key = api_key
+        self._api_key = api_key.reference if isinstance(api_key, SecretRef) else api_key
         self._headers = _checked_headers(headers or {})
         self._connect_timeout = connect_timeout
         self._idle_timeout = idle_timeout
@@ -118,13 +120,14 @@ class OpenAIChatModel:
             raise Fault("missing_key").error(target)
         if key is not None and not key.isprintable():
             raise Fault("authentication", "the key holds a line break or another control character").error(target)
-        headers = self._request_headers(request, key)
+        given = {header: secret_text(value) for header, value in self._headers.items()}
+        headers = self._request_headers(request, key) | given
         try:
             proxy = None if self._local else proxy_for(self.profile.base_url)
         except NotAProxy as error:
             raise Fault("unreachable", str(error), final=True).error(target) from None
         password = proxy.password if proxy is not None else None
-        secrets = tuple(text for text in (key, password, *self._headers.values()) if text)
+        secrets = tuple(text for text in (key, password, *given.values()) if text)
         body = body_of(self._wire, request, name)
         form = isinstance(self._wire, FormWire) and self._wire.asks_form(request)
         shown = False
@@ -201,7 +204,17 @@ class OpenAIChatModel:
             if self._wire.tail_text(request):
                 told["Tail"] = "1"
             headers |= {f"X-Retinue-{name}": value for name, value in told.items() if _HEADER_VALUE.fullmatch(value)}
-        return headers | self._headers
+        return headers
+
+    def secrets(self) -> list[str | SecretRef]:
+        """What a `Runtime` keeps out of journals and prompts: the key, and header values that say who asks."""
+        made: list[str | SecretRef] = [key] if (key := self._key()[0]) else []
+        for name, value in self._headers.items():
+            if isinstance(value, SecretRef):
+                made.append(value)
+            elif _SECRET_HEADER.search(name):
+                made += [value, value.rpartition(" ")[2]]  # `Bearer …`: the token alone as well
+        return made
 
     def _session(self) -> "aiohttp.ClientSession":
         loop = asyncio.get_running_loop()
@@ -242,7 +255,9 @@ def _checked(base_url: str) -> str:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
         raise ConfigurationError(
-            f"base URL `{where(url) or url}` is not one" if "@" in url else f"base URL `{url}` is not one",
+            f"base URL `{where(url) or url.partition('?')[0]}` is not one"  # keys are put into queries
+            if "@" in url or "?" in url
+            else f"base URL `{url}` is not one",
             code="invalid_base_url",
             remedy="write it like `http://127.0.0.1:8080/v1`, without query or fragment",
         )
@@ -255,7 +270,7 @@ def _checked(base_url: str) -> str:
     return url
 
 
-def _checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
+def _checked_headers(headers: Mapping[str, str | SecretRef]) -> dict[str, str | SecretRef]:
     for name, value in headers.items():
         if not f"{name}{value}".isprintable():
             raise ConfigurationError(

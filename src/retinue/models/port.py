@@ -92,7 +92,10 @@ class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatModel(Protocol):
-    """A model that can be asked. Implementations own no state of a conversation."""
+    """A model that can be asked. Implementations own no state of a conversation.
+
+    One that holds a key may have `secrets() -> Iterable[str | SecretRef]`: those are kept out of journals and prompts.
+    """
 
     provider: str
     """Who serves it, for errors, prices and extras: `openai`, `127.0.0.1:8080`, `scripted`."""

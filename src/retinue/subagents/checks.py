@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from retinue.config import SubAgentContextPolicy, Unset
 from retinue.errors import ConfigurationError
 from retinue.ids import check_agent_id, check_tool_name
+from retinue.secrets import SecretRef
 from retinue.tools.harness import ToolHarness
 
 __all__ = [
@@ -97,12 +98,14 @@ def _check_url(name: str, url: object) -> None:
         raise refuse(name, "`url` contains a user or password", 'pass it as `headers={"Authorization": …}`')
 
 
-def frozen_headers(name: str, headers: Mapping[str, str] | None) -> Mapping[str, str] | None:
+def frozen_headers(name: str, headers: Mapping[str, str | SecretRef] | None) -> Mapping[str, str | SecretRef] | None:
     """A read-only copy; an empty mapping is none."""
     if not headers:
         return None
     for key, value in headers.items():
-        if not isinstance(key, str) or not isinstance(value, str) or "\n" in f"{key}{value}" or "\r" in f"{key}{value}":  # pyright: ignore[reportUnnecessaryIsInstance]
+        given: list[object] = [key, value]
+        texts = all(isinstance(item, str | SecretRef) for item in given)
+        if not texts or "\n" in f"{key}{value}" or "\r" in f"{key}{value}":
             raise refuse(name, f"`headers` entry {_shown(key)} is not one line of text", "give texts without line breaks")
     return MappingProxyType(dict(headers))
 

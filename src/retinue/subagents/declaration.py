@@ -22,6 +22,7 @@ from retinue.config import (
     WorkspaceMode,
     WorkspaceModeName,
 )
+from retinue.secrets import SecretRef
 from retinue.subagents import checks
 from retinue.subagents.availability import SubAgentAvailability
 from retinue.subagents.choices import (
@@ -85,7 +86,7 @@ class SubAgent:
     workspace: str | Path | None = None
     workspace_mode: WorkspaceModeName | Unset = UNSET
     url: str | None = None
-    headers: Mapping[str, str] | None = field(default=None, hash=False)
+    headers: Mapping[str, str | SecretRef] | None = field(default=None, hash=False)
     model: str | None = None
     max_iters: int | Unset = UNSET
     tools: Sequence[str] | None = None

@@ -220,10 +220,10 @@ def stage_run(child: Run, text: str, *, created: ThreadRow | None, copied: "Copi
             output=None if child.output is None else child.output.spec,
         )
     )
-    if child.envelope.digest not in services.stored_blobs:
-        journal.stage_op(PutBlob(child.envelope.digest, definition.envelope_blob))
-        digest = child.envelope.digest
-        journal.then(lambda: services.stored_blobs.add(digest))
+    digest = child.envelope.digest
+    if services.blob_due(digest):
+        journal.stage_op(PutBlob(digest, child.envelope_blob))
+        journal.then(lambda: services.blob_put(digest))
     journal.stage(MessageEvent(message=UserMessage(id=new_id("msg"), text=text)))
 
 

@@ -12,6 +12,7 @@ import msgspec
 from retinue.config import Verdict
 from retinue.messages import CallRef
 from retinue.models.port import ToolSpec
+from retinue.secrets import SecretRef
 from retinue.states import ResultStatus
 
 if TYPE_CHECKING:  # only carried here
@@ -115,13 +116,15 @@ class ToolContext:
         self._report = report
 
     def get(self, name: str, kind: type[T] = object) -> T:
-        """A value of the run's `RuntimeContext.attributes`.
+        """A value of the run's `RuntimeContext.attributes`. A `SecretRef` gives its value.
 
         Raises:
             KeyError: it was not given.
             TypeError: it is not of the wanted type.
+            ConfigurationError: it is a `SecretRef` without a value.
         """
-        value = self._attributes[name]
+        given = self._attributes[name]
+        value: Any = given.resolve() if isinstance(given, SecretRef) and kind is not SecretRef else given
         if not isinstance(value, kind):
             raise TypeError(f"context value `{name}` is {type(value).__name__}, not {kind.__name__}")
         return value
