@@ -372,7 +372,7 @@ async def settings_of(child: SubAgent, **options: Any) -> tuple[ChatClientConfig
 
 
 @pytest.mark.contract("H-08", "H-09")
-@pytest.mark.case("HPD-36", "HPD-37", "HPD-34", "HPD-3", "HPD-39")
+@pytest.mark.case("HPD-36", "HPD-37", "HPD-34", "HPD-3", "HPD-39", "AS-35")
 async def test_a_child_takes_its_parents_settings_and_its_own_win() -> None:
     plain = SubAgent("child", "D.", instructions="CHILD", surface="tool")
     inherit = SubAgentRunConfig.inherit()

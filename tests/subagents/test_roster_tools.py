@@ -167,6 +167,7 @@ def misspells(_context: RuntimeContext) -> Agent:
 
 
 @pytest.mark.contract("A-04")
+@pytest.mark.case("AS-26")
 @pytest.mark.parametrize(
     ("factory", "told"),
     [

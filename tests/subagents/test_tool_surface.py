@@ -14,6 +14,7 @@ from retinue import (
     PermissionRules,
     RuntimeContext,
     SubAgent,
+    SubAgentAvailability,
     SubAgentInvocationCompletedEvent,
     SubAgentInvocationFailedEvent,
     SubAgentInvocationStartedEvent,
@@ -26,6 +27,7 @@ from retinue import (
 )
 from retinue.events import Event
 from retinue.messages import Message, UserMessage
+from retinue.subagents.resolved import with_defaults
 from retinue.testing import RecordingModel, calls, messages_of, results_of
 
 pytestmark = pytest.mark.anyio
@@ -83,7 +85,7 @@ def result_of(model: RecordingModel, request: int = 1) -> str:
 
 
 @pytest.mark.contract("H-01", "H-02", "H-04", "H-10", "H-16", "H-14", "D-32")
-@pytest.mark.case("HPD-11", "HPD-42", "HPD-82", "HPD-6")
+@pytest.mark.case("HPD-11", "HPD-42", "HPD-82", "HPD-6", "AS-80")
 async def test_a_marked_method_is_a_tool_whose_result_is_the_childs_text() -> None:
     model = RecordingModel(
         {
@@ -135,6 +137,19 @@ async def test_the_surface_decides_how_a_subagent_is_reached(surface: str, tools
     await Agent("parent", model=model, subagents=[SubAgent("helper", "Helps.", surface=surface)]).run("Go.")  # type: ignore[arg-type]
     names = {one.name for one in model.requests[0].envelope.tools}
     assert names & {"helper", "agent_spawn"} == tools
+
+
+@pytest.mark.contract("D-26", "D-01")
+@pytest.mark.case("HPD-2", "HPD-4")
+def test_what_is_left_out_means_what_the_table_says() -> None:
+    resolved = with_defaults(Specialists().summarizer(), "tool")
+    assert (resolved.context_policy, resolved.invocation_mode_policy) == ("fork", "synchronous_only")
+    assert resolved.availability == SubAgentAvailability.ROOT_ONLY
+    assert (resolved.requires_permission, resolved.timeout_seconds, resolved.inherits_tools) == (True, None, False)
+    for policy in ("fresh", "isolated"):
+        with pytest.raises(ConfigurationError, match="fork_compaction"):
+            child(context_policy=policy, fork_compaction=object())
+    assert child(context_policy="model_choice", fork_compaction=object()).fork_compaction is not None
 
 
 @pytest.mark.contract("H-05", "D-26", "H-29", "D-28")
@@ -386,7 +401,7 @@ async def test_a_childs_failure_is_an_error_for_its_parent_which_goes_on_and_its
 
 
 @pytest.mark.contract("H-02", "D-27", "D-31")
-@pytest.mark.case("HPD-1", "HPD-85")
+@pytest.mark.case("HPD-1", "HPD-5", "HPD-85")
 @pytest.mark.parametrize(
     ("build", "told"),
     [
