@@ -163,6 +163,45 @@ async def test_a_definition_folder_that_is_not_there_is_said_at_build(folder: Pa
     assert missing in str(raised.value)
 
 
+@pytest.mark.contract("D-26", "D-01", "A-08", "A-09", "A-11")
+@pytest.mark.parametrize(
+    ("fields", "text", "note", "tools"),
+    [
+        ({"workspace": "defs/reviewer"}, "You review.", None, set[str]()),
+        ({"workspace": "defs/reviewer", "builtin_tools": ["read_file"]}, "You review.", "reviewer's folder", {"read_file"}),
+        ({"instructions": "Own.", "workspace_mode": "shared", "builtin_tools": "all"}, "Own.", "main workspace", {"write_file"}),
+        ({"instructions": "Own.", "builtin_tools": ["read_file"]}, "Own.", None, {"read_file"}),
+    ],
+)
+async def test_on_the_tool_surface_a_folder_and_its_tools_are_there_for_who_asks_for_them(
+    folder: Path, fields: dict[str, Any], text: str, note: str | None, tools: set[str]
+) -> None:
+    child = SubAgent("reviewer", "Reviews.", surface="tool", **fields)
+
+    def answer(request: ModelRequest) -> Any:
+        results = results_of(request)
+        if request.agent_id == "parent":
+            return "ok" if results else calls(("reviewer", {"input": "x"}))
+        return results[-1] if results else calls(("read_file", {"path": "note.txt"}))
+
+    model = RecordingModel(answer)
+    await run_in(folder, model, child, permissions=ALLOW)
+    request = model.asked("reviewer")[0]
+    assert request.envelope.instructions == text
+    assert tools <= set(tool_names(request))
+    assert ("write_file" in tool_names(request)) is ("write_file" in tools)
+    if note is not None:
+        assert f"of the {note}" in results_of(model.asked("parent")[1])[0]
+
+
+@pytest.mark.contract("H-09", "A-08")
+async def test_included_instructions_stand_before_those_of_the_definition_folder(folder: Path) -> None:
+    model = reads("reviewer")
+    child = replace(REVIEWER, tools=[]).with_run_config(SubAgentRunConfig.inherit().include("instructions"))
+    await run_in(folder, model, child, instructions="PARENT")
+    assert told(model, "reviewer") == "PARENT\n\nMain instructions.\n\nYou review."
+
+
 # Tools
 
 

@@ -384,6 +384,97 @@ async def test_a_label_is_taken_once() -> None:
     assert len(model.asked("helper")) == 1
 
 
+@pytest.mark.contract("A-27", "A-04")
+async def test_a_label_of_a_spawn_that_failed_is_free_again() -> None:
+    turns = [calls(spawn("made", task="x", label="one")), calls(spawn(task="x", label="one")), "ok"]
+    model = RecordingModel({"parent": turns, "helper": ["Done."]})
+    await parent(model, helper(), SubAgent.from_factory("made", raises)).run("Go.")
+    assert "ZeroDivisionError" in last(model, 2)
+    assert "reply:\nDone." in last(model, 3)
+
+
+@pytest.mark.contract("A-27")
+async def test_two_messages_to_one_child_at_once_are_one_too_many() -> None:
+    def answer(request: ModelRequest) -> Any:
+        if request.agent_id != "parent":
+            return "Done."
+        if request.step == 1:
+            return calls(spawn(label="one"))
+        return calls(*[("agent_send", {"label": "one", "message": "x"})] * 2) if request.step == 2 else "ok"
+
+    model = RecordingModel(answer)
+    await parent(model).run("Go.")
+    first, second = results_of(model.asked("parent")[2])[-2:]
+    assert "reply:\nDone." in first
+    assert "still at work" in second
+    assert "wait for its reply" in second.lower()
+    assert len(model.asked("helper")) == 1
+
+
+@pytest.mark.contract("D-26", "D-29", "H-05")
+@pytest.mark.parametrize("agent_id", ["code-reviewer", "code_reviewer", " Code Reviewer"])
+async def test_rules_see_the_agent_that_is_meant_however_it_is_spelled(agent_id: str) -> None:
+    turns = [calls(spawn(agent_id, task="x"), spawn("helper", task="x")), "ok"]
+    model = RecordingModel({"parent": turns, "*": ["Done."]})
+    rules = PermissionRules(deny=["agent_spawn(code-reviewer)"])
+    await parent(model, helper("code-reviewer"), helper(), permissions=rules).run("Go.")
+    denied, fine = results_of(model.asked("parent")[1])
+    assert "`agent_spawn` was denied" in denied
+    assert "reply:\nDone." in fine
+    assert model.asked("code-reviewer") == []
+
+
+@pytest.mark.contract("D-26", "D-29", "D-28")
+@pytest.mark.parametrize(
+    ("rules", "told"),
+    [
+        (PermissionRules(deny=["agent_send(helper)"]), "`agent_send` was denied"),
+        (PermissionRules(ask=["agent_send(helper)"]), "by its agent_key"),
+        (PermissionRules(deny=["agent_send(other)"]), "2: Again."),
+    ],
+)
+async def test_a_label_hides_nobody_from_the_rules(rules: PermissionRules, told: str) -> None:
+    model = sends({"task": "First.", "label": "one"}, lambda _key: {"label": "one", "message": "Again."})
+    result = await parent(model, permissions=rules).run("Go.")
+    assert result.status == "completed"
+    assert told in last(model, 3).replace("By its", "by its")
+
+
+@pytest.mark.contract("D-26", "D-28", "H-05")
+async def test_a_roster_child_that_needs_a_permission_is_asked_for_and_others_are_not() -> None:
+    model = RecordingModel({"parent": [calls(spawn("careful", task="x"), spawn(task="x")), "ok"], "*": ["Done."]})
+    async with parent(model, helper(), helper("careful", requires_permission=True)) as agent:
+        result = await agent.run("Go.")
+        assert result.status == "waiting"
+        assert [(request.tool, request.agent_id) for request in result.requests] == [("agent_spawn", "careful")]
+        assert model.asked("careful") == []
+        done = await agent.answer(result.requests[0], allow=True)
+    assert done is not None
+    assert done.status == "completed"
+    assert len(model.asked("careful")) == 1
+
+
+@pytest.mark.contract("D-28", "A-26")
+async def test_nobody_is_asked_for_a_spawn_that_cannot_be() -> None:
+    model = RecordingModel({"parent": [calls(spawn("nobody", task="x"), spawn(task="x", timeout_seconds=0)), "ok"]})
+    result = await parent(model, permissions=PermissionRules(ask=["agent_spawn"])).run("Go.")
+    assert result.status == "completed"
+    assert "no subagent `nobody`" in results_of(model.asked("parent")[1])[0]
+
+
+@pytest.mark.contract("D-26", "D-14", "H-17")
+@pytest.mark.parametrize(("policy", "count"), [("fork", 2), ("fresh", 1), ("isolated", 1)])
+async def test_an_authors_context_policy_holds_on_the_roster_too(policy: Any, count: int) -> None:
+    model = RecordingModel({"parent": [calls(spawn(task="x"), spawn(label="later")), "ok"], "helper": ["Done."]})
+    async with parent(model, helper(context_policy=policy)) as agent:
+        await agent.run("Go.", context=HERE)
+        working, idle = (await agent.threads.graph("s")).runtime_children
+        assert [len(await one.messages()) for one in (working, idle)] == [count + 1, count - 1]
+    assert len(messages_of(model.asked("helper")[0])) == count
+    assert (working.metadata["contextPolicy"], idle.metadata["contextPolicy"]) == (policy, policy)
+    assert working.session_id.startswith("sub-")
+
+
 @pytest.mark.contract("D-08", "A-26")
 @pytest.mark.case("AS-66", "B040")
 async def test_at_its_time_limit_a_child_is_stopped_and_its_partial_text_comes_back() -> None:

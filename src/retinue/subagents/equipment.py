@@ -15,7 +15,7 @@ from retinue.agent.output import OutputType
 from retinue.agent.ports import CallHandler
 from retinue.agent.results import READ_RESULT, with_reading
 from retinue.agent.tool_handler import ToolHandler
-from retinue.config import AgentInvocationModePolicy, AgentRunConfig, ClientsConfig, PermissionRules, RuntimeContext
+from retinue.config import AgentInvocationModePolicy, AgentRunConfig, ClientsConfig, PermissionRules, RuntimeContext, Unset
 from retinue.errors import ConfigurationError
 from retinue.models.port import ChatModel
 from retinue.permissions.gate import PermissionGate
@@ -247,15 +247,15 @@ def child_equipment(
         ceiling=ceiling,
         leaf=resolved.leaf,
     )
-    if SubAgentRunConfigFields.INSTRUCTIONS in resolved.fields and not mirrors:
-        joined = "\n\n".join(part for part in (parent.instructions, equipment.instructions) if part)
-        equipment = replace(equipment, instructions=joined)
-    if resolved.surface == "roster":
+    included = parent.instructions if SubAgentRunConfigFields.INSTRUCTIONS in resolved.fields and not mirrors else ""
+    if _has_place(resolved):
         try:
-            equipment = _in_workspace(parent, equipment, resolved, trial=trial)
+            equipment = _in_workspace(parent, equipment, resolved, included, trial=trial)
         except ConfigurationError as error:
             raise _of(resolved, error) from error
-    elif declaration.source == "parent":
+    elif included:
+        equipment = replace(equipment, instructions=_joined(included, equipment.instructions))
+    if declaration.source == "parent" and not _has_place(resolved):
         equipment = replace(equipment, builtin=parent.builtin)
     inherited = {  # plain tools only: no delegation tool of either surface is ever inherited (D-03)
         name: handler
@@ -263,6 +263,13 @@ def child_equipment(
         if isinstance(handler, ToolHandler) and resolved.admits_inherited(name)
     }
     return replace(equipment, inherited=MappingProxyType(inherited), builtin=_own_builtin(equipment, resolved, inherited))
+
+
+def _has_place(resolved: ResolvedDeclaration) -> bool:
+    """Whether the child works in a folder of its own choice: each on the roster, on the tool surface one that says so."""
+    declaration = resolved.declaration
+    said = (declaration.workspace_mode, declaration.builtin_tools)
+    return resolved.surface == "roster" or declaration.workspace is not None or any(not isinstance(one, Unset) for one in said)
 
 
 def _output(declaration: SubAgent) -> OutputType | None:
@@ -281,7 +288,7 @@ def _rights(parent: Equipment, resolved: ResolvedDeclaration) -> tuple[Permissio
 def _own_builtin(equipment: Equipment, resolved: ResolvedDeclaration, inherited: Mapping[str, CallHandler]) -> tuple[Tool, ...]:
     """The built-in tools that the child registers itself. A tool that `tools` names is the parent's, and stays it: a
     reviewer that is given `read_file` reads what its parent reads (decision 0004)."""
-    if resolved.surface != "roster":
+    if not _has_place(resolved):
         return equipment.builtin
     named = resolved.declaration.tools is not None
     return tuple(
@@ -291,8 +298,11 @@ def _own_builtin(equipment: Equipment, resolved: ResolvedDeclaration, inherited:
     )
 
 
-def _in_workspace(parent: Equipment, equipment: Equipment, resolved: ResolvedDeclaration, *, trial: bool) -> Equipment:
-    """The decision table of a roster child (A-07 to A-12), its file tools, and the subagent-context section (A-13)."""
+def _in_workspace(
+    parent: Equipment, equipment: Equipment, resolved: ResolvedDeclaration, included: str, *, trial: bool
+) -> Equipment:
+    """The decision table (A-07 to A-12), the child's file tools, and what a roster child is told beside its own text: the
+    instructions of the folder that it works in, and that it is a subagent (A-13)."""
     main = parent.workspace
     if main is None:
         if resolved.declaration.workspace is not None:
@@ -301,7 +311,7 @@ def _in_workspace(parent: Equipment, equipment: Equipment, resolved: ResolvedDec
                 code="no_workspace",
                 remedy="use a `HarnessAgent`, or give the child `instructions`",
             )
-        return replace(equipment, instructions=child_instructions(equipment.instructions, leaf=resolved.leaf))
+        return replace(equipment, instructions=_told(resolved, _joined(included, equipment.instructions), ""))
     plan = workspace_plan(resolved, main.root, inside=resolved.declaration.source == "file")
     if plan.create and trial:
         workspace = main
@@ -314,13 +324,23 @@ def _in_workspace(parent: Equipment, equipment: Equipment, resolved: ResolvedDec
         folder = plan.base_file.parent
         base = Workspace.open(folder).read_instructions() if folder.is_dir() else ""
     injected = workspace.read_instructions() if plan.base_file is None or plan.base_file.parent != workspace.root else ""
-    text = "\n\n".join(part.strip() for part in (base, injected) if part.strip())
     return replace(
         equipment,
-        instructions=child_instructions(text, leaf=resolved.leaf),
+        instructions=_told(resolved, _joined(included, base), injected),
         workspace=workspace,
         builtin=tuple(file_tools(workspace.files)) if parent.file_tools else (),
     )
+
+
+def _told(resolved: ResolvedDeclaration, own: str, injected: str) -> str:
+    """A roster child's text with all that is told beside it; on the tool surface exactly its own (D-26)."""
+    if resolved.instructions_mode == "exact":
+        return own
+    return child_instructions(_joined(own, injected), leaf=resolved.leaf)
+
+
+def _joined(*parts: str) -> str:
+    return "\n\n".join(part.strip() for part in parts if part.strip())
 
 
 def _model(parent: Equipment, resolved: ResolvedDeclaration, run_config: AgentRunConfig) -> tuple[ChatModel, str]:

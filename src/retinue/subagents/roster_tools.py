@@ -3,27 +3,39 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import msgspec
-
 from retinue.agent.call_arguments import fault, read
 from retinue.agent.definition import AgentDefinition
 from retinue.agent.journal import Batch
 from retinue.agent.ports import CallHandler, CallOutcome, Prepared
 from retinue.agent.run import Run
-from retinue.config import RuntimeContext, SubAgentContextPolicy, Unset, Verdict
+from retinue.agent.texts import denied
+from retinue.config import RuntimeContext, SubAgentContextPolicy, Verdict
 from retinue.errors import ConfigurationError, UnknownId
 from retinue.events import SubAgentInvocationStartedEvent
-from retinue.ids import AGENT_KEY, kind_of, new_agent_key, new_sub_session
+from retinue.ids import new_agent_key, new_sub_session
 from retinue.ledger.port import Ledger
 from retinue.messages import CallRef, ToolCall
 from retinue.models.port import ToolSpec
 from retinue.permissions.gate import GatedCall
+from retinue.permissions.rules import stricter
 from retinue.rows import ThreadKey, ThreadRow
 from retinue.states import ResultStatus
 from retinue.subagents.delegate import ChildEnd, Delegation, Format, create_idle_child, delegate, limit_refusal, reattach
 from retinue.subagents.equipment import Equipment, assemble, check_supported, child_equipment
 from retinue.subagents.registry import Roster
-from retinue.subagents.resolved import MAX_TIMEOUT_SECONDS, ResolvedDeclaration
+from retinue.subagents.resolved import ResolvedDeclaration
+from retinue.subagents.roster_arguments import (
+    SEND_FIELDS,
+    SPAWN_FIELDS,
+    SendArguments,
+    SpawnArguments,
+    addressed,
+    agent_of,
+    error,
+    free_label,
+    limit,
+    take_label,
+)
 
 __all__ = ["roster_handlers"]
 
@@ -52,20 +64,6 @@ class _Lines(Format):
         if end.text.strip():
             lines += ["partial_reply:", end.text]
         return "\n".join(lines)
-
-
-class _Spawn(msgspec.Struct, frozen=True):
-    agent_id: str
-    task: str | None = None
-    label: str | None = None
-    timeout_seconds: float | None = None
-
-
-class _Send(msgspec.Struct, frozen=True):
-    message: str
-    agent_key: str | None = None
-    label: str | None = None
-    timeout_seconds: float | None = None
 
 
 class Children:
@@ -106,18 +104,29 @@ class _RosterTool:
 
     def gated(self, arguments: Mapping[str, Any], agent_id: str) -> GatedCall:
         """See `CallHandler`. Roster tools allow by default (D-26)."""
-        target = str(arguments.get("agent_id") or _agent_of(arguments.get("agent_key")) or "")
+        named = str(arguments.get("agent_id") or agent_of(arguments.get("agent_key")) or "")
+        return self._gated(arguments, named or None, agent_id)
+
+    def _gated(self, arguments: Mapping[str, Any], named: str | None, asking: str) -> GatedCall:
+        """A call for the agent of this name: rules see the id that it is found under, however it was spelled."""
+        resolved: ResolvedDeclaration | None = None
+        if named is not None:
+            try:
+                resolved = self.children.roster.find(named)
+            except UnknownId:
+                pass  # the call itself will say so
+        target = named if resolved is None else resolved.agent_id
         return GatedCall(
             tool=self.spec.name,
             arguments=arguments,
-            main_argument=target or None,
-            need=Verdict.ALLOW,
+            main_argument=target,
+            need=Verdict.ASK if resolved is not None and resolved.requires_permission else Verdict.ALLOW,
             always=Verdict.ALLOW,
-            subject=target or agent_id,
+            subject=target or asking,
         )
 
     async def refusal(self, run: Run, call: ToolCall) -> CallOutcome | None:
-        """See `CallHandler`: these check their arguments in `prepare`, and ask nobody before by default."""
+        """See `CallHandler`: of these only `agent_spawn` can say it before."""
         return None
 
     async def reattach(
@@ -156,61 +165,55 @@ class SpawnTool(_RosterTool):
             },
         )
 
-    async def prepare(self, run: Run, ref: CallRef, call: ToolCall) -> Prepared | CallOutcome:
+    async def refusal(self, run: Run, call: ToolCall) -> CallOutcome | None:
         """See `CallHandler`."""
-        arguments = read(
-            call,
-            _Spawn,
-            ("agent_id", "task", "label", "timeout_seconds"),
-            '{"agent_id": "…", "task": "…", "label": "…", "timeout_seconds": 120}',
-        )
+        checked = self._checked(run, call)
+        return checked if isinstance(checked, CallOutcome) else None
+
+    def _checked(self, run: Run, call: ToolCall) -> tuple[SpawnArguments, ResolvedDeclaration, float | None] | CallOutcome:
+        """The arguments, who is meant, and the time limit; or why it cannot be."""
+        form = '{"agent_id": "…", "task": "…", "label": "…", "timeout_seconds": 120}'
+        arguments = read(call, SpawnArguments, SPAWN_FIELDS, form)
         if isinstance(arguments, CallOutcome):
             return arguments
         found = self._find(arguments.agent_id)
         if isinstance(found, CallOutcome):
             return found
-        timeout = _timeout(call, arguments.timeout_seconds, found)
+        timeout = limit(call, arguments.timeout_seconds, found)
         if isinstance(timeout, CallOutcome):
             return timeout
-        refused = limit_refusal(run, self.children.parent.ceiling)
-        if refused is not None:
-            return refused
-        label = (arguments.label or "").strip() or None
-        if label is not None and not await _label_free(run, label):
-            return _error(f"label `{label}` is already in use in this session", "choose another one, or use `agent_send`")
-        return await self._make(run, ref, call, found, arguments.task, label, timeout)
+        return limit_refusal(run, self.children.parent.ceiling) or (arguments, found, timeout)
 
-    async def _make(
-        self,
-        run: Run,
-        ref: CallRef,
-        call: ToolCall,
-        resolved: ResolvedDeclaration,
-        task: str | None,
-        label: str | None,
-        timeout: float | None,
-    ) -> Prepared | CallOutcome:
+    async def prepare(self, run: Run, ref: CallRef, call: ToolCall) -> Prepared | CallOutcome:
+        """See `CallHandler`."""
+        checked = self._checked(run, call)  # again: others of the same batch may have used the limit up
+        if isinstance(checked, CallOutcome):
+            return checked
+        arguments, resolved, timeout = checked
+        label = await free_label(run, arguments.label)
+        if isinstance(label, CallOutcome):
+            return label
         key = ThreadKey(run.row.key.user, new_sub_session(), "main")
         try:
             check_supported(resolved)
             definition = self.children.definition(run, resolved, key.session)
-        except ConfigurationError as error:
-            return _error(error.message, error.remedy or "use another subagent")
+        except ConfigurationError as fault_of_it:
+            return error(fault_of_it.message, fault_of_it.remedy or "use another subagent")
+        take_label(run, label)
+        policy = resolved.context_policy
         wanted = Delegation(
             definition=definition,
             name=resolved.name,
             source=resolved.declaration.source,
             surface="roster",
-            text=(task or "").strip(),
-            context_policy=resolved.context_policy,
+            text=(arguments.task or "").strip(),
+            context_policy=SubAgentContextPolicy.ISOLATED if policy is SubAgentContextPolicy.MODEL_CHOICE else policy,
             timeout_seconds=timeout,
             agent_key=new_agent_key(resolved.agent_id),
             label=label,
             metadata=resolved.declaration.metadata,
             inherits_output=resolved.inherits_output,
         )
-        if wanted.context_policy is SubAgentContextPolicy.MODEL_CHOICE:
-            wanted.context_policy = SubAgentContextPolicy.ISOLATED
         head = [f"agent_key: {wanted.agent_key}", f"agent_id: {resolved.agent_id}", f"session_id: {key.session}"]
         if not wanted.text:
             create_idle_child(run, call, wanted, key)
@@ -220,8 +223,8 @@ class SpawnTool(_RosterTool):
     def _find(self, agent_id: str) -> ResolvedDeclaration | CallOutcome:
         try:
             return self.children.roster.find(agent_id)
-        except UnknownId as error:
-            return _error(error.message, error.remedy or "")
+        except UnknownId as unknown:
+            return error(unknown.message, unknown.remedy or "")
 
     def _head(self, row: ThreadRow) -> list[str]:
         return [
@@ -250,36 +253,47 @@ class SendTool(_RosterTool):
 
     async def prepare(self, run: Run, ref: CallRef, call: ToolCall) -> Prepared | CallOutcome:
         """See `CallHandler`."""
-        arguments = read(
-            call,
-            _Send,
-            ("agent_key", "label", "message", "timeout_seconds"),
-            '{"agent_key": "agent:…", "message": "…"} or {"label": "…", "message": "…"}',
-        )
+        form = '{"agent_key": "agent:…", "message": "…"} or {"label": "…", "message": "…"}'
+        arguments = read(call, SendArguments, SEND_FIELDS, form)
         if isinstance(arguments, CallOutcome):
             return arguments
         if not arguments.message.strip():
             return fault(call.name, "`message` is blank", "Write what the subagent is to do")
-        row = await _addressed(run, arguments.agent_key, arguments.label)
+        row = await addressed(run, arguments.agent_key, arguments.label)
         if isinstance(row, CallOutcome):
             return row
-        refused = limit_refusal(run, self.children.parent.ceiling)
+        refused = limit_refusal(run, self.children.parent.ceiling) or await self._by_label(run, call, row, arguments)
         if refused is not None:
             return refused
         last = await run.tree.services.ledger.last_run(row.key)
         if row.key in run.tree.busy or (last is not None and not last.state.terminal):
-            return _error(f"`{row.agent_key}` is still at work on its last message", "wait for its reply first")
+            return error(f"`{row.agent_key}` is still at work on its last message", "wait for its reply first")
         return await self._go_on(run, ref, call, row, arguments)
 
-    async def _go_on(self, run: Run, ref: CallRef, call: ToolCall, row: ThreadRow, arguments: _Send) -> Prepared | CallOutcome:
+    async def _by_label(self, run: Run, call: ToolCall, row: ThreadRow, arguments: SendArguments) -> CallOutcome | None:
+        """A label does not tell the gate who is meant: where the rules for that agent are stricter, its key is needed."""
+        if arguments.label is None:
+            return None
+        gate, remembered, asking = run.definition.gate, run.tree.remembered, run.definition.agent_id
+        general = await gate.decide(self._gated({}, None, asking), remembered)
+        meant = await gate.decide(self._gated({}, row.default_agent_id, asking), remembered)
+        if stricter(general.verdict, meant.verdict) is general.verdict:
+            return None
+        if meant.verdict is Verdict.DENY:
+            return CallOutcome(content=denied(call.name, meant.because), status=ResultStatus.DENIED)
+        return error(f"`{row.default_agent_id}` needs a permission", f"send to it by its agent_key `{row.agent_key}`")
+
+    async def _go_on(
+        self, run: Run, ref: CallRef, call: ToolCall, row: ThreadRow, arguments: SendArguments
+    ) -> Prepared | CallOutcome:
         try:
             resolved = self.children.roster.find(row.default_agent_id)
-            timeout = _timeout(call, arguments.timeout_seconds, resolved)
+            timeout = limit(call, arguments.timeout_seconds, resolved)
             if isinstance(timeout, CallOutcome):
                 return timeout
             definition = self.children.definition(run, resolved, row.key.session)
-        except (UnknownId, ConfigurationError) as error:
-            return _error(error.message, error.remedy or "spawn another subagent")
+        except (UnknownId, ConfigurationError) as fault_of_it:
+            return error(fault_of_it.message, fault_of_it.remedy or "spawn another subagent")
         wanted = Delegation(
             definition=definition,
             name=resolved.name,
@@ -342,56 +356,3 @@ def roster_handlers(parent: Equipment, roster: Roster) -> list[CallHandler]:
     """The roster tools of an agent (A-02, its synchronous part)."""
     children = Children(parent, roster)
     return [SpawnTool(children), SendTool(children), ListTool(children)]
-
-
-def _error(message: str, remedy: str) -> CallOutcome:
-    text = f"status: error\nerror: {message}." + (f" {remedy[0].upper()}{remedy[1:]}." if remedy else "")
-    return CallOutcome(content=text, status=ResultStatus.ERROR)
-
-
-def _timeout(call: ToolCall, seconds: float | None, resolved: ResolvedDeclaration) -> float | CallOutcome | None:
-    """The time limit (A-26): what the model gives, else what the author set; more than 600 becomes 600. 0 would be
-    background work, which this version does not have, so that left out by both it is no limit."""
-    if seconds is None:
-        return None if isinstance(resolved.declaration.timeout_seconds, Unset) else resolved.timeout_seconds
-    if seconds <= 0:
-        return fault(
-            call.name,
-            f"`timeout_seconds` was {seconds:g}: running in the background is not available here",
-            "Leave it out to wait without a limit, or give 1 to 600",
-        )
-    return min(seconds, MAX_TIMEOUT_SECONDS)
-
-
-def _agent_of(key: object) -> str | None:
-    match = AGENT_KEY.fullmatch(key) if isinstance(key, str) else None
-    return match["agent_id"] if match else None
-
-
-async def _label_free(run: Run, label: str) -> bool:
-    folded = label.casefold()
-    taken = run.tree.labels.setdefault(run.row.key, set())
-    if folded in taken or await run.tree.services.ledger.child_thread(run.row.key, label=label) is not None:
-        return False
-    taken.add(folded)
-    return True
-
-
-async def _addressed(run: Run, agent_key: str | None, label: str | None) -> ThreadRow | CallOutcome:
-    """The child that is meant; an id of another kind gets an error that says which was given (A-27)."""
-    if (agent_key is None) == (label is None):
-        given = "both were given" if agent_key is not None else "neither was given"
-        return _error(f"exactly one of `agent_key` and `label` is needed, {given}", "agent_list shows both")
-    if label is not None:
-        row = await run.tree.services.ledger.child_thread(run.row.key, label=label.strip())
-        return row or _error(f"there is no subagent with label `{label.strip()[:60]}` in this session", "agent_list shows them")
-    assert agent_key is not None
-    key = agent_key.strip()
-    if AGENT_KEY.fullmatch(key) is None:
-        kind = kind_of(key)
-        given = f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}" if kind else "an agent id or an incomplete key"
-        return _error(
-            f"`{key[:80]}` is {given}, not an agent key", "give the complete `agent_key: agent:…` line that agent_spawn returned"
-        )
-    row = await run.tree.services.ledger.child_thread(run.row.key, agent_key=key)
-    return row or _error(f"there is no subagent `{key}` in this session", "agent_list shows the keys you can use")

@@ -1,0 +1,116 @@
+"""What the roster tools are given: arguments, time limits, labels, and the child that is meant (A-26, A-27)."""
+
+from typing import Final
+
+import msgspec
+
+from retinue.agent.call_arguments import fault
+from retinue.agent.ports import CallOutcome
+from retinue.agent.run import Run
+from retinue.config import Unset
+from retinue.ids import AGENT_KEY, kind_of
+from retinue.messages import ToolCall
+from retinue.rows import ThreadKey, ThreadRow
+from retinue.states import ResultStatus
+from retinue.subagents.resolved import MAX_TIMEOUT_SECONDS, ResolvedDeclaration
+
+__all__ = [
+    "SEND_FIELDS",
+    "SPAWN_FIELDS",
+    "SendArguments",
+    "SpawnArguments",
+    "addressed",
+    "agent_of",
+    "error",
+    "free_label",
+    "limit",
+    "take_label",
+]
+
+SPAWN_FIELDS: Final = ("agent_id", "task", "label", "timeout_seconds")
+SEND_FIELDS: Final = ("agent_key", "label", "message", "timeout_seconds")
+
+
+class SpawnArguments(msgspec.Struct, frozen=True):
+    """Of `agent_spawn`."""
+
+    agent_id: str
+    task: str | None = None
+    label: str | None = None
+    timeout_seconds: float | None = None
+
+
+class SendArguments(msgspec.Struct, frozen=True):
+    """Of `agent_send`."""
+
+    message: str
+    agent_key: str | None = None
+    label: str | None = None
+    timeout_seconds: float | None = None
+
+
+def error(message: str, remedy: str) -> CallOutcome:
+    """A call that did nothing, in the lines that the roster tools answer with."""
+    text = f"status: error\nerror: {message}." + (f" {remedy[0].upper()}{remedy[1:]}." if remedy else "")
+    return CallOutcome(content=text, status=ResultStatus.ERROR)
+
+
+def limit(call: ToolCall, seconds: float | None, resolved: ResolvedDeclaration) -> float | CallOutcome | None:
+    """The time limit (A-26): what the model gives, else what the author set; more than 600 becomes 600. 0 would be
+    background work, which this version does not have, so that left out by both it is no limit."""
+    if seconds is None:
+        return None if isinstance(resolved.declaration.timeout_seconds, Unset) else resolved.timeout_seconds
+    if seconds <= 0:
+        return fault(
+            call.name,
+            f"`timeout_seconds` was {seconds:g}: running in the background is not available here",
+            "Leave it out to wait without a limit, or give 1 to 600",
+        )
+    return min(seconds, MAX_TIMEOUT_SECONDS)
+
+
+def agent_of(key: object) -> str | None:
+    """The agent id in an agent key."""
+    match = AGENT_KEY.fullmatch(key.strip()) if isinstance(key, str) else None
+    return match["agent_id"] if match else None
+
+
+async def free_label(run: Run, label: str | None) -> str | CallOutcome | None:
+    """The label without spaces around it if nobody in the session has it (case folded); blank is none."""
+    label = (label or "").strip()
+    if not label:
+        return None
+    taken = run.tree.labels.setdefault(_session(run), set())
+    if label.casefold() in taken or await run.tree.services.ledger.child_thread(run.row.key, label=label) is not None:
+        return error(f"label `{label}` is already in use in this session", "choose another one, or use `agent_send`")
+    return label
+
+
+def take_label(run: Run, label: str | None) -> None:
+    """From now on the label is this tree's, also before the child is committed."""
+    if label is not None:
+        run.tree.labels.setdefault(_session(run), set()).add(label.casefold())
+
+
+def _session(run: Run) -> ThreadKey:
+    return run.row.key._replace(thread="")
+
+
+async def addressed(run: Run, agent_key: str | None, label: str | None) -> ThreadRow | CallOutcome:
+    """The child that is meant; an id of another kind gets an error that says which was given (A-27)."""
+    if (agent_key is None) == (label is None):
+        given = "both were given" if agent_key is not None else "neither was given"
+        return error(f"exactly one of `agent_key` and `label` is needed, {given}", "agent_list shows both")
+    if label is not None:
+        row = await run.tree.services.ledger.child_thread(run.row.key, label=label.strip())
+        return row or error(f"there is no subagent with label `{label.strip()[:60]}` in this session", "agent_list shows them")
+    assert agent_key is not None
+    key = agent_key.strip()
+    if AGENT_KEY.fullmatch(key) is None:
+        kind = kind_of(key)
+        given = f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}" if kind else "an agent id or an incomplete key"
+        return error(
+            f"`{key[:80]}` is {given}, not an agent key", "give the complete `agent_key: agent:…` line that agent_spawn returned"
+        )
+    row = await run.tree.services.ledger.child_thread(run.row.key, agent_key=key)
+    return row or error(f"there is no subagent `{key}` in this session", "agent_list shows the keys you can use")
