@@ -1,6 +1,5 @@
 """Results: what is too long is cut and can be read on, by whoever's history holds it; and no text breaks anything."""
 
-import asyncio
 import time
 import tracemalloc
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from retinue import (
     Agent,
     ConfigurationError,
     Limits,
+    Middleware,
     ModelAnswer,
     PermissionRules,
     RunResult,
@@ -23,8 +23,10 @@ from retinue import (
     ToolCallResultEvent,
     tool,
 )
+from retinue.agent.middleware import Fork
+from retinue.agent.projection import project
 from retinue.agent.results import cut, plain_metadata
-from retinue.messages import BlobRef, ToolCall, ToolResult
+from retinue.messages import BlobRef, ToolCall, ToolResult, UserMessage
 from retinue.models.port import ModelRequest
 from retinue.ops import Append, Op, PutBlob
 from retinue.testing import RecordingLedger, RecordingModel, StrictProvider, calls, messages_of, results_of
@@ -254,6 +256,32 @@ async def test_a_fresh_child_with_tools_cannot_read_what_it_only_knows_the_id_of
     assert "no stored result" in results_of(model.asked("child")[-1])[-1]
 
 
+async def test_a_fork_that_a_middleware_made_shorter_still_reads_what_it_holds() -> None:
+    class Shorter(Middleware):
+        async def before_fork_commit(self, fork: Fork) -> None:
+            fork.history = [entry for entry in fork.history if not isinstance(entry.message, UserMessage)]
+
+    model = RecordingModel(
+        {"parent": [calls(("big", {})), calls(("child", {"input": "x"})), "ok"], "child": [reading(REF.id, 5_000, 10), "done"]}
+    )
+    agent = Agent(
+        "parent", model=model, subagents=[child()], permissions=ALLOW, tools=[big], limits=LIMITS, middleware=[Shorter()]
+    )
+    await agent.run("Go.", context=HERE)
+    assert results_of(model.asked("child")[-1])[-1].endswith("\n" + LONG[5_000:5_010])
+
+
+async def test_the_projection_of_a_stored_fork_knows_that_there_is_something_to_read() -> None:
+    ledger = RecordingLedger()
+    agent, _ = family({"parent": [calls(("big", {})), "ok"]}, ledger=ledger)
+    result = await agent.run("Go.", context=HERE)
+    stored = await ledger.journal(result.thread.key)
+    assert stored is not None
+    fork = project((), stored.own)
+    assert fork.cut
+    assert [ref.id for entry in fork.history if isinstance(entry.message, ToolResult) for ref in entry.message.blobs] == [REF.id]
+
+
 async def test_a_child_can_hand_on_what_it_has_read_by_naming_it() -> None:
     from retinue import ToolHarness
 
@@ -410,6 +438,19 @@ def test_metadata_is_made_json_whatever_it_holds() -> None:
     assert "unreadable" in plain_metadata(loop)
 
 
+async def test_metadata_that_is_no_json_does_not_break_a_run() -> None:
+    @tool(read_only=True)
+    async def odd() -> ToolOutput:
+        """Odd."""
+        return ToolOutput(content="fine", metadata={"path": Path("x"), "set": {1}, "thing": object})
+
+    model = RecordingModel([calls(("odd", {})), "done"])
+    result = await Agent("a", model=model, tools=[odd]).run("Go.")
+    assert result.thread is not None
+    ended = [event for event in await result.thread.events() if isinstance(event, ToolCallResultEvent)]
+    assert (ended[0].content, ended[0].metadata["path"], ended[0].metadata["set"]) == ("fine", "x", [1])
+
+
 # Nothing
 
 
@@ -430,4 +471,3 @@ async def test_an_empty_result_is_told_and_an_empty_child_has_failed() -> None:
     assert result.thread is not None
     ended = [event for event in await result.thread.events() if isinstance(event, ToolCallResultEvent)]
     assert [event.status for event in ended] == ["ok", "error"]
-    await asyncio.sleep(0)

@@ -313,6 +313,7 @@ async def _make_child(
         if history is not None:
             created = msgspec.structs.replace(created, base=None)
             copied, projection = Copied(history, projection.state), Projection()
+            projection.cut = any(isinstance(entry.message, ToolResult) and bool(entry.message.blobs) for entry in history)
     else:
         stored = await run.tree.services.ledger.journal(key)
         if stored is None:
