@@ -54,6 +54,7 @@ NAMES: Final = frozenset(
         "Runtime",
         "RuntimeContext",
         "ScriptedModel",
+        "SecretRef",
         "SubAgent",
         "SubAgentAvailability",
         "SubAgentContextPolicy",
