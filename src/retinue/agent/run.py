@@ -381,7 +381,7 @@ class Run:
 
     async def wait_any(self, tasks: Sequence["asyncio.Task[Any]"], seconds: float) -> None:
         """Return when one of `tasks` is done or `seconds` have passed on the run's clock."""
-        timer = asyncio.ensure_future(self.journal.clock.sleep(seconds))
+        timer = asyncio.create_task(self.journal.clock.sleep(seconds), name="retinue timer of a stop")
         try:
             await asyncio.wait([*tasks, timer], return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -398,7 +398,7 @@ class Run:
         if not self.tree.attended:
             return False
         await self.journal.flush()
-        timer = asyncio.ensure_future(self.journal.clock.sleep(MAIL_POLL_SECONDS))
+        timer = asyncio.create_task(self.journal.clock.sleep(MAIL_POLL_SECONDS), name="retinue timer of a mailbox")
         timer.add_done_callback(self.wake_up)
         try:
             await self.woken()

@@ -80,7 +80,7 @@ class Services:
             return
         for task in left:
             task.cancel()
-        timer = asyncio.ensure_future(self.clock.sleep(seconds))
+        timer = asyncio.create_task(self.clock.sleep(seconds), name="retinue timer of an end")
         try:
             while left and not timer.done():
                 await asyncio.wait({*left, timer}, return_when=asyncio.FIRST_COMPLETED)

@@ -240,7 +240,7 @@ class Runtime:
             return
         for driver in drivers:
             driver.stop("the runtime was closed", by="runtime")
-        timer = asyncio.ensure_future(self.clock.sleep(2 * self.limits.stop_grace + 1))
+        timer = asyncio.create_task(self.clock.sleep(2 * self.limits.stop_grace + 1), name="retinue timer of a close")
         try:
             while tasks and not timer.done():
                 await asyncio.wait({*tasks, timer}, return_when=asyncio.FIRST_COMPLETED)
