@@ -247,6 +247,7 @@ class Runtime:
                 tasks = {task for task in tasks if not task.done()}
         finally:
             timer.cancel()
+            await asyncio.gather(timer, return_exceptions=True)
         if tasks and self._services is not None:
             await self._services.end(tasks, self.limits.stop_grace)
 
