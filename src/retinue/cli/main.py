@@ -142,6 +142,89 @@ def threads_tree(*, ledger: str | None, workspace: Path, run_or_session: str | N
     return run_async(lambda: show_tree(ledger, workspace, wanted=run_or_session, as_json=as_json))
 
 
+def removal_options(function: F) -> F:
+    """What goes along, and whether to ask."""
+    children = "--children/--keep-children"
+    function = click.option(children, default=True, show_default=True, help="Also the threads of its subagents.")(function)
+    return click.option("--yes", "-y", is_flag=True, help="Do not ask.")(function)
+
+
+@threads.command("delete")
+@click.argument("session")
+@click.argument("thread", required=False)
+@place_options
+@removal_options
+@json_option
+def threads_delete(*, ledger: str | None, workspace: Path, **options: Any) -> int:
+    """Take a session, or one THREAD of it, off every list. Forks of it keep what they begin with."""
+    from retinue.cli.purge import delete
+    from retinue.cli.running import run_async
+
+    return run_async(lambda: delete(ledger, workspace, **options))
+
+
+@cli.command()
+@click.argument("session")
+@click.argument("thread", required=False)
+@place_options
+@removal_options
+@json_option
+def purge(*, ledger: str | None, workspace: Path, **options: Any) -> int:
+    """Remove a session, or one THREAD of it, for good. Refused while one of its runs is not finished."""
+    from retinue.cli.purge import purge
+    from retinue.cli.running import run_async
+
+    return run_async(lambda: purge(ledger, workspace, **options))
+
+
+@cli.command()
+@place_options
+@click.option("--dry-run", is_flag=True, help="Only count.")
+@click.option(
+    "--grace-hours",
+    type=click.FloatRange(min=0),
+    default=24,
+    show_default=True,
+    metavar="H",
+    help="Keep so long what other processes that live may refer to again.",
+)
+@click.option("--quiet", "-q", is_flag=True, help="Without progress.")
+@json_option
+def gc(*, ledger: str | None, workspace: Path, **options: Any) -> int:
+    """Remove what no thread and no fork refers to: deleted threads, blobs, old drafts and mail, dead owners."""
+    from retinue.cli.gc import collect_garbage
+    from retinue.cli.running import run_async
+
+    return run_async(lambda: collect_garbage(ledger, workspace, **options))
+
+
+@cli.command()
+@click.argument("wanted", metavar="ID")
+@place_options
+@json_option
+def explain(*, ledger: str | None, workspace: Path, wanted: str, as_json: bool) -> int:
+    """Say why ID is in its state, who holds it, what it waits for, and the command that moves it on.
+
+    ID is that of a run, delegation, request, session, SESSION/THREAD, owner, or an agent key.
+    """
+    from retinue.cli.explain import explain_id
+    from retinue.cli.running import run_async
+
+    return run_async(lambda: explain_id(ledger, workspace, wanted=wanted, as_json=as_json))
+
+
+@cli.command()
+@place_options
+@click.option("--model", metavar="M", help="Also ask this model for a word.")
+@json_option
+def doctor(*, ledger: str | None, workspace: Path, model: str | None, as_json: bool) -> int:
+    """Look at environment, workspace and ledger, and say what to do about what is wrong. Exit code 1 where there is an error."""
+    from retinue.cli.doctor import look_at_all
+    from retinue.cli.running import run_async
+
+    return run_async(lambda: look_at_all(ledger, workspace, model=model, as_json=as_json))
+
+
 @cli.group()
 def agents() -> None:
     """Look at the agents of a workspace."""

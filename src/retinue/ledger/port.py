@@ -190,7 +190,7 @@ class Ledger(Protocol):
         """Remove a thread for good, after copying what live forks refer to into them (M12).
 
         With it go its journal, drafts and mail, the runs on it with their cancel intents, the delegations from and to it and
-        the requests asked in it. Returns how many records were removed.
+        the requests asked in it; with the last thread of a session also the session's state. Returns how many records it had.
 
         Raises:
             LedgerConflict: `state`, while a run of a tree that the thread takes part in is not finished.

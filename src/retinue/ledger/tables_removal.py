@@ -63,6 +63,8 @@ def _remove(tables: Tables, key: ThreadKey) -> int:
         del tables.invocations[row.invocation_id]
     for row in [row for row in tables.requests.values() if row.root_run in roots and row.key == key]:
         del tables.requests[row.request_id]
+    if not any(other[:2] == key[:2] for other in tables.threads):
+        tables.states.pop(key[:2], None)
     return sum(map(len, gone.segments.values()))
 
 

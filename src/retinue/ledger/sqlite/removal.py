@@ -119,6 +119,11 @@ def _remove_rows(execute: Execute, gone: int, key: ThreadKey) -> None:
     for table in ("fork", "mail", "draft"):
         execute(f"DELETE FROM {table} WHERE thread_id = ?", (gone,))
     execute("DELETE FROM thread WHERE id = ?", (gone,))
+    execute(
+        "DELETE FROM state WHERE user = ? AND session = ?"
+        " AND NOT EXISTS (SELECT 1 FROM thread t WHERE t.user = state.user AND t.session = state.session)",
+        key[:2],
+    )
 
 
 def _adopt(execute: Execute, gone: int, heir: int, generation: int, base_generation: int, base_seq: int) -> None:

@@ -82,6 +82,19 @@ async def a_purge_takes_the_rows_along(ledger: Ledger) -> None:
 
 
 @check
+async def the_state_of_a_session_goes_with_its_last_thread(ledger: Ledger) -> None:
+    first, second, far = key_of("first"), key_of("second"), key_of(session="far")
+    await ledger.commit([create(key) for key in (first, second, far)])
+    await ledger.commit([PutState("", session, "a", msgspec.Raw(b"1")) for session in ("ses", "far")])
+    await ledger.purge(first)
+    same(await ledger.state("", "ses"), {"a": b"1"})
+    await ledger.commit([HideThread(second)])
+    await _collect(ledger)
+    same(len(await ledger.state("", "ses")), 0)
+    same(await ledger.state("", "far"), {"a": b"1"})
+
+
+@check
 async def a_collection_takes_deleted_threads_that_no_fork_needs(ledger: Ledger) -> None:
     root, fork, deeper, lone = key_of(), key_of("fork"), key_of("deeper"), key_of("lone")
     await ledger.commit([create(root), append(root, 0, "a", "b")])
@@ -137,7 +150,7 @@ async def a_collection_takes_blobs_that_nothing_names(ledger: Ledger) -> None:
     await ledger.commit([create(key), _refer(key, 0, "RUN_STARTED", {"envelopeHash": blobs["event"]})])
     nested = {"any": [{"text": f"\b{blobs['unknown event']}"}]}  # the escape before it ends with what could be a digit
     await ledger.commit([_refer(key, 1, "OF_A_LATER_VERSION", nested), PutMail(key, mail("m1", blobs["mail"]))])
-    await ledger.commit([PutState("", "ses", "a", msgspec.Raw(b'"' + blobs["state"].encode() + b'"'))])
+    await ledger.commit([PutState("", "elsewhere", "a", msgspec.Raw(b'"' + blobs["state"].encode() + b'"'))])
     await ledger.commit([PutRun(run_row("run_1", key, state=RunState.FAILED, reason=f"see {blobs['row']}"))])
     await ledger.commit([create(fork, base=ForkPoint(key, 1, 2)), HideThread(key)])
     same(await ledger.collect(now=NOW, dry_run=True), Collected(blobs=1, blob_bytes=4))
@@ -224,6 +237,7 @@ def _refer(key: ThreadKey, head: int, kind: str, body: object) -> Append:
 
 CHECKS = (
     a_purge_takes_the_rows_along,
+    the_state_of_a_session_goes_with_its_last_thread,
     a_collection_takes_deleted_threads_that_no_fork_needs,
     a_collection_takes_threads_that_need_only_each_other,
     a_collection_leaves_threads_with_unfinished_runs,
