@@ -321,6 +321,8 @@ async def test_an_unknown_price_makes_the_cost_unknown_and_not_zero() -> None:
         "Go."
     )
     assert result.cost is None
+    assert result.own is not None
+    assert result.own.cost is None
     assert result.usage.input_tokens == 30
 
 

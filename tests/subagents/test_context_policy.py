@@ -4,9 +4,19 @@ from typing import Any
 
 import pytest
 
-from retinue import Agent, PermissionRules, RuntimeContext, SubAgent, SubAgentAvailability, ToolCallResultEvent, ToolHarness
+from retinue import (
+    Agent,
+    MessageEvent,
+    PermissionRules,
+    RuntimeContext,
+    SubAgent,
+    SubAgentAvailability,
+    ToolCallResultEvent,
+    ToolHarness,
+)
 from retinue.messages import AssistantMessage, Message, ToolResult, UserMessage
 from retinue.models.port import ModelRequest
+from retinue.rows import ForkPoint
 from retinue.testing import RecordingModel, StrictProvider, calls, messages_of, results_of
 
 pytestmark = pytest.mark.anyio
@@ -56,6 +66,11 @@ async def test_a_fork_begins_with_the_parents_conversation_without_the_message_i
         graph = await agent.threads.graph("s")
         mine = await graph.threads[0].messages()
         theirs = await graph.runtime_children[0].messages()
+        row = await agent.runtime.ledger.thread(graph.runtime_children[0].key)
+        events = await graph.threads[0].events()
+    in_flight = [event for event in events if isinstance(event, MessageEvent)][-2]
+    assert row is not None
+    assert row.base == ForkPoint(graph.threads[0].key, 1, in_flight.seq - 1)  # a reference, to just before it
     before = ["user Go.", "assistant first", "tool one"]
     request = model.asked("child")[0]
     assert short(messages_of(request)) == [*before, "user task"]
