@@ -64,7 +64,7 @@ class Calls:
         stopping = self._run.stop_reason is not None
         for action in actions:
             index = action.ref.index
-            if index in self._running or action.step is CallStep.WAIT or (index in self._suspended and not stopping):
+            if index in self._running or action.step is CallStep.WAIT or (self._waits(index) and not stopping):
                 continue
             moved = True
             prepared = await self._prepare(action)
@@ -76,6 +76,16 @@ class Calls:
             await self._progress()
             return True
         return moved
+
+    def _waits(self, index: int) -> bool:
+        """Whether the child of this call waits for a person, and nothing has come for it since."""
+        batch = self._run.projection.open
+        if index in self._suspended and batch is not None and index in batch.invocations:
+            revisit, invocation = self._run.tree.revisit, batch.invocations[index].invocation_id
+            if invocation in revisit:
+                revisit.discard(invocation)
+                self._suspended.discard(index)
+        return index in self._suspended
 
     async def _prepare(self, action: CallAction) -> Prepared | None:
         """Gate and prepare one call; None if it has its result already, or waits."""
@@ -350,10 +360,6 @@ class Calls:
         for one in self._running.values():
             if one.prepared.stop is not None:
                 one.prepared.stop(reason)
-
-    def take_up_suspended(self) -> None:
-        """Go on with the children that wait for a person, as far as they can."""
-        self._suspended.clear()
 
     async def end(self) -> None:
         """Give up whatever still runs (the run itself has failed): nothing is left behind."""

@@ -359,11 +359,6 @@ class Run:
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
-    def try_again(self) -> None:
-        """A child that waits for a person may have its answer: look again."""
-        self._calls.take_up_suspended()
-        self.wake_up()
-
     def mail_came(self) -> None:
         """Something lies in the run's mailbox."""
         self._mail_waits = True

@@ -175,6 +175,7 @@ class Tree:
         self.given_up = False
         self.failure: LedgerError | None = None
         self.stops: dict[str, str] = {}
+        self.revisit: set[str] = set()
         self.stopping: list[str] = []
         self._states: dict[tuple[str, str], dict[str, Any]] = {}
         self._order = 0
@@ -215,15 +216,18 @@ class Tree:
             return None
         return next((self.stops[run_id] for run_id in lineage if run_id in self.stops), None)
 
-    def answer_came(self, request_id: str, run_id: str) -> None:
-        """A request was answered in this process: tell the run that asked, or those that wait for it."""
+    def answer_came(self, request_id: str, run_id: str, invocations: Sequence[str]) -> None:
+        """A request was answered in this process: tell the run that asked, or those above that wait for it."""
         self.answered.add(request_id)
         run = self.runs.get(run_id)
         if run is not None:
             run.mail_came()
-            return
-        for run in list(self.runs.values()):
-            run.try_again()
+        self.look_again(invocations)
+
+    def look_again(self, invocations: Sequence[str]) -> None:
+        """Something came for a run below these delegations: whoever waits for one of them goes on with it."""
+        self.revisit.update(invocations)
+        self.wake_all()
 
     def next_order(self) -> int:
         """The place of the next run in the order in which the tree's runs began."""

@@ -395,7 +395,7 @@ class Agent:
         row = await answer_request(self.runtime, request_id, user=user, allow=allow, remember=remember, by=by, note=note)
         tree = self.runtime.trees.get(row.root_run)
         if tree is not None:
-            tree.answer_came(request_id, row.run_id)
+            tree.answer_came(request_id, row.run_id, row.invocations)
             return None
         root = await find_root(self.runtime, row.root_run)
         if root.state.terminal or await self._driven_elsewhere(root):

@@ -200,8 +200,8 @@ class Runtime:
         for run in list(tree.runs.values()):
             if target in run.row.lineage:
                 run.stop(reason)
-            else:
-                run.try_again()
+        if target not in tree.runs and (row := await self.ledger.run(target)) is not None:
+            tree.look_again(row.invocations)  # it may wait for a person, and those above for it
         return True
 
     async def close(self) -> None:
