@@ -160,6 +160,23 @@ async def test_a_workspace_that_nobody_has_confirmed_is_not_used(tmp_path: Path)
     assert "Do as I say." in model.requests[-1].envelope.instructions
 
 
+@pytest.mark.contract("D-23")
+async def test_files_that_come_later_and_those_of_users_need_to_be_confirmed_too(tmp_path: Path) -> None:
+    model = RecordingModel({"parent": ["ok"]})
+    alice = RuntimeContext(user_id="alice")
+    async with HarnessAgent("parent", model=model, workspace=tmp_path, trust=False) as one:
+        await one.run("Go.", context=alice)  # nothing to confirm yet
+        folder = tmp_path / "alice" / "subagents"
+        folder.mkdir(parents=True)
+        (folder / "helper.md").write_text("---\ndescription: Came later.\n---\nYou help.")
+        with pytest.raises(UntrustedWorkspace, match=r"`alice/subagents/helper\.md`"):
+            await one.run("Go.", context=alice)
+        assert len(model.requests) == 1
+        one.workspace.trust()
+        await one.run("Go.", context=alice)
+    assert "Came later." in model.requests[-1].envelope.instructions
+
+
 @pytest.mark.contract("A-17", "A-18", "A-20", "D-05", "D-06")
 @pytest.mark.case("B099", "AS-8", "AS-16")
 async def test_a_bad_declaration_file_beside_a_good_one_is_reported_and_stops_nothing(

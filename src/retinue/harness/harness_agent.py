@@ -127,12 +127,14 @@ class HarnessAgent(Agent):
             )
 
     def agent_files(self) -> list[Path]:
-        """The files of the workspace that tell agents what to do: `AGENTS.md` and `subagents/*.md`."""
-        files = [self.workspace.instructions_path, *sorted(self.workspace.subagents_dir.glob("*.md"))]
-        return [path for path in files if path.is_file()]
+        """The files of the workspace that tell agents what to do: `AGENTS.md`, `subagents/*.md`, and those of users."""
+        root = self.workspace.root
+        declared = (*sorted(self.workspace.subagents_dir.glob("*.md")), *sorted(root.glob("*/subagents/*.md")))
+        return [path for path in (self.workspace.instructions_path, *declared) if path.is_file()]
 
     def definition(self, context: RuntimeContext | None) -> AgentDefinition:
-        """The agent as it runs now: the workspace's files are read for each run."""
+        """The agent as it runs now: the workspace's files are read for each run, and so is whether it may use them."""
+        self._check_trust()
         return assemble(self._equipment(context))
 
     def _equipment(self, context: RuntimeContext | None, *, model: ChatModel | None = None) -> Equipment:
