@@ -129,7 +129,7 @@ async def _run_fault(ledger: Ledger, row: RunRow) -> str | None:
         return f"its thread `{row.key.session}/{row.key.thread}` is not there"
     try:
         projection = project(journal.own, journal.inherited)
-    except msgspec.ValidationError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         return f"its journal cannot be read: {error}"
     if projection.finished is not None and projection.run_id == row.run_id:
         return f"its journal says that it has ended ({projection.finished.status}), its row that it is {row.state}"
