@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 from retinue.errors import ModelError
 from retinue.models.text import loads, mend
 
-__all__ = ["Fault", "Target", "from_error_body", "from_status", "redacted", "retry_after"]
+__all__ = ["CODES", "Fault", "Target", "from_error_body", "from_status", "redacted", "retry_after"]
 
 _LONGEST: Final = 300
 _CONTEXT: Final = re.compile(
@@ -47,6 +47,9 @@ _WHAT: Final[dict[str, str]] = {
     "bad_response": "`{provider}` gave no usable answer for model `{model}`",
     "missing_key": "no key for `{provider}`, model `{model}`",
 }
+
+CODES: Final = tuple(_WHAT)
+"""The codes of `ModelError` that a model's server is to blame for, or the way to it."""
 
 _REMEDY: Final[dict[str, str]] = {
     "timeout": "try again, or raise `idle_timeout`",
