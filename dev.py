@@ -1,4 +1,4 @@
-"""One command for everything on a fresh machine: `python3 dev.py demo | test | check | setup`.
+"""One command for everything on a fresh machine: `python3 dev.py demo | test | check | live | setup`.
 
 Needs Python 3.11 or later with `venv`, nothing else. It makes `.venv` beside this file, installs the package into it, and is
 quick when all is up to date (a stamp holds the hash of `pyproject.toml`).
@@ -168,6 +168,9 @@ def main(arguments: list[str]) -> int:
         if command == "test":
             steps.append((" ".join([TESTS, *rest]), ""))
         return run_all(steps)
+    if command == "live":
+        setup("dev")
+        return subprocess.run([str(BIN / "python"), str(ROOT / "tests" / "live" / "run_live.py"), *rest], cwd=ROOT).returncode
     if command == "format":
         setup("dev")
         return run_all([("ruff format .", ""), ("ruff check --fix .", "")])
@@ -175,6 +178,7 @@ def main(arguments: list[str]) -> int:
     print("  demo    set up, then run the demonstration (more options: demo --kill, demo --fast)")
     print("  test    set up, then format check, lint, floors, types, and all tests (further words go to pytest)")
     print("  check   the same without the tests")
+    print("  live    set up, then ask a real model: llama.cpp's server and a small model, from the package index (not in CI)")
     print("  format  format the code")
     print("  setup   only set up")
     return 0 if command in ("help", "-h", "--help") else 2
