@@ -32,7 +32,7 @@ async def explain(ledger: Ledger, wanted: str) -> Explanation:
             return found
     kind = kind_of(wanted)
     raise UnknownId(
-        f"there is nothing named `{wanted}` in `{ledger.url}`" + (f" (it looks like a {kind})" if kind else ""),
+        f"there is nothing named `{wanted}` in `{ledger.url}`" + (f" (it looks like {_article(kind)} {kind})" if kind else ""),
         remedy="give the id of a run, delegation, request, owner, session or thread; `retinue threads list --all` shows them",
     )
 
@@ -98,6 +98,10 @@ async def _facts(ledger: Ledger, row: RunRow) -> Facts:
         requests=tuple(one for one in requests if one.run_id in below or row.run_id == row.root),
         unfinished=unfinished,
     )
+
+
+def _article(word: str) -> str:
+    return "an" if word[0] in "aeiou" else "a"
 
 
 def _name(key: ThreadKey) -> str:
