@@ -46,7 +46,7 @@ def _settings(**extra: Any) -> ChatClientConfig:
 
 def _is_valid(answer: ModelAnswer, choice: str) -> bool:
     if not answer.calls:
-        return choice == "auto" and bool(answer.text.strip()) and answer.finish_reason == "stop"
+        return choice == "auto" and bool(answer.text.strip())  # words, perhaps cut at the limit
     schemas = {tool.name: tool.parameters for tool in TOOLS}
     right = choice != "named" or [call.name for call in answer.calls] == ["agent_spawn"]
     return right and all(fits(msgspec.json.decode(call.arguments), dict(schemas[call.name])) for call in answer.calls)
