@@ -145,10 +145,10 @@ async def test_two_declarations_may_share_a_definition_folder(folder: Path) -> N
 
 
 @pytest.mark.contract("A-05", "D-27")
-def test_a_definition_folder_needs_a_parent_with_a_workspace() -> None:
+async def test_a_definition_folder_needs_a_parent_with_a_workspace() -> None:
     agent = Agent("parent", model=RecordingModel(["ok"]), subagents=[REVIEWER])
     with pytest.raises(ConfigurationError, match=r"`reviewer`.*HarnessAgent"):
-        agent.run_sync("Go.")
+        await agent.run("Go.")
 
 
 @pytest.mark.contract("A-05", "A-06")
