@@ -9,20 +9,15 @@ import pytest
 
 from retinue import (
     Agent,
-    HarnessAgent,
-    Limits,
     PermissionRules,
-    Runtime,
     RuntimeContext,
     SubAgent,
-    SubAgentInvocationFailedEvent,
-    ToolCallResultEvent,
     ToolHarness,
     tool,
 )
 from retinue.messages import UserMessage
 from retinue.models.port import ModelRequest
-from retinue.testing import RecordingModel, VirtualClock, calls, messages_of, results_of
+from retinue.testing import RecordingModel, calls, messages_of, results_of
 
 pytestmark = pytest.mark.anyio
 
@@ -411,57 +406,6 @@ async def test_two_messages_to_one_child_at_once_are_one_too_many() -> None:
     assert len(model.asked("helper")) == 1
 
 
-@pytest.mark.contract("D-26", "D-29", "H-05")
-@pytest.mark.parametrize("agent_id", ["code-reviewer", "code_reviewer", " Code Reviewer"])
-async def test_rules_see_the_agent_that_is_meant_however_it_is_spelled(agent_id: str) -> None:
-    turns = [calls(spawn(agent_id, task="x"), spawn("helper", task="x")), "ok"]
-    model = RecordingModel({"parent": turns, "*": ["Done."]})
-    rules = PermissionRules(deny=["agent_spawn(code-reviewer)"])
-    await parent(model, helper("code-reviewer"), helper(), permissions=rules).run("Go.")
-    denied, fine = results_of(model.asked("parent")[1])
-    assert "`agent_spawn` was denied" in denied
-    assert "reply:\nDone." in fine
-    assert model.asked("code-reviewer") == []
-
-
-@pytest.mark.contract("D-26", "D-29", "D-28")
-@pytest.mark.parametrize(
-    ("rules", "told"),
-    [
-        (PermissionRules(deny=["agent_send(helper)"]), "`agent_send` was denied"),
-        (PermissionRules(ask=["agent_send(helper)"]), "by its agent_key"),
-        (PermissionRules(deny=["agent_send(other)"]), "2: Again."),
-    ],
-)
-async def test_a_label_hides_nobody_from_the_rules(rules: PermissionRules, told: str) -> None:
-    model = sends({"task": "First.", "label": "one"}, lambda _key: {"label": "one", "message": "Again."})
-    result = await parent(model, permissions=rules).run("Go.")
-    assert result.status == "completed"
-    assert told in last(model, 3).replace("By its", "by its")
-
-
-@pytest.mark.contract("D-26", "D-28", "H-05")
-async def test_a_roster_child_that_needs_a_permission_is_asked_for_and_others_are_not() -> None:
-    model = RecordingModel({"parent": [calls(spawn("careful", task="x"), spawn(task="x")), "ok"], "*": ["Done."]})
-    async with parent(model, helper(), helper("careful", requires_permission=True)) as agent:
-        result = await agent.run("Go.")
-        assert result.status == "waiting"
-        assert [(request.tool, request.agent_id) for request in result.requests] == [("agent_spawn", "careful")]
-        assert model.asked("careful") == []
-        done = await agent.answer(result.requests[0], allow=True)
-    assert done is not None
-    assert done.status == "completed"
-    assert len(model.asked("careful")) == 1
-
-
-@pytest.mark.contract("D-28", "A-26")
-async def test_nobody_is_asked_for_a_spawn_that_cannot_be() -> None:
-    model = RecordingModel({"parent": [calls(spawn("nobody", task="x"), spawn(task="x", timeout_seconds=0)), "ok"]})
-    result = await parent(model, permissions=PermissionRules(ask=["agent_spawn"])).run("Go.")
-    assert result.status == "completed"
-    assert "no subagent `nobody`" in results_of(model.asked("parent")[1])[0]
-
-
 @pytest.mark.contract("D-26", "D-14", "H-17")
 @pytest.mark.parametrize(("policy", "count"), [("fork", 2), ("fresh", 1), ("isolated", 1)])
 async def test_an_authors_context_policy_holds_on_the_roster_too(policy: Any, count: int) -> None:
@@ -473,176 +417,3 @@ async def test_an_authors_context_policy_holds_on_the_roster_too(policy: Any, co
     assert len(messages_of(model.asked("helper")[0])) == count
     assert (working.metadata["contextPolicy"], idle.metadata["contextPolicy"]) == (policy, policy)
     assert working.session_id.startswith("sub-")
-
-
-@pytest.mark.contract("D-08", "A-26")
-@pytest.mark.case("AS-66", "B040")
-async def test_at_its_time_limit_a_child_is_stopped_and_its_partial_text_comes_back() -> None:
-    clock = VirtualClock(auto=True)
-    model = RecordingModel(
-        {
-            "parent": [calls(spawn(task="x", timeout_seconds=5)), "I go on."],
-            "helper": [{"text": "I have found this and that.", "chunk": 6, "chunk_delay": 2}],
-        },
-        clock=clock,
-    )
-    async with Runtime(clock=clock) as runtime:
-        agent = parent(model, runtime=runtime)
-        result = await agent.run("Go.", context=HERE)
-        events = await (await agent.threads.graph("s")).threads[0].events()
-    assert clock.monotonic() == 5
-    text = last(model, 2)
-    assert "status: timeout\nerror: the time limit of 5 s was reached" in text
-    assert text.strip().endswith("partial_reply:\nI have found this")
-    failed = next(event for event in events if isinstance(event, SubAgentInvocationFailedEvent))
-    told = next(event for event in events if isinstance(event, ToolCallResultEvent))
-    assert failed.error_type == "timeout"
-    assert told.metadata["subAgentStatus"] == "failed"
-    assert result.text == "I go on."
-    assert len(model.asked("helper")) == 1  # nothing is restarted
-
-
-@pytest.mark.contract("A-26", "A-27")
-async def test_an_authors_time_limit_holds_where_the_model_gives_none() -> None:
-    clock = VirtualClock(auto=True)
-    model = RecordingModel({"parent": [calls(spawn(task="x")), "ok"], "helper": [{"text": "late", "delay": 3_000}]}, clock=clock)
-    async with Runtime(clock=clock) as runtime:
-        await parent(model, helper(timeout_seconds=7), runtime=runtime).run("Go.")
-    assert clock.monotonic() == 7
-    assert "time limit of 7 s" in last(model, 2)
-
-
-@pytest.mark.contract("A-26")
-@pytest.mark.case("AS-64")
-async def test_a_time_limit_of_more_than_600_seconds_becomes_600() -> None:
-    clock = VirtualClock(auto=True)
-    model = RecordingModel(
-        {"parent": [calls(spawn(task="x", timeout_seconds=99_999)), "ok"], "helper": [{"text": "late", "delay": 3_000}]},
-        clock=clock,
-    )
-    async with Runtime(clock=clock) as runtime:
-        await parent(model, runtime=runtime).run("Go.")
-    assert clock.monotonic() == 600
-    assert "time limit of 600 s" in last(model, 2)
-
-
-@pytest.mark.contract("A-24", "D-03", "D-30", "D-11")
-async def test_children_exist_at_depths_1_to_3_along_the_real_chain_and_factories_count() -> None:
-    def answer(request: ModelRequest) -> Any:
-        if request.step > 1 or "agent_spawn" not in tools_of(request):
-            return f"{request.agent_id} at {request.depth}: {'/'.join(results_of(request))}"
-        return calls(spawn("boss" if request.agent_id != "boss" else "made", task="go"))
-
-    def make(_context: RuntimeContext) -> Agent:
-        return Agent("made", leaf=False, subagents=[helper("boss", leaf=False)])
-
-    model = RecordingModel(answer)
-    made = SubAgent.from_factory("made", make)
-    agent = parent(model, helper("boss", leaf=False), made)
-    await agent.run("Go.")
-    depths = [
-        (request.agent_id, request.depth, "agent_spawn" in tools_of(request)) for request in model.requests if request.step == 1
-    ]
-    assert depths == [("parent", 0, True), ("boss", 1, True), ("made", 2, True), ("boss", 3, False)]
-    deepest = next(request for request in model.requests if request.depth == 3)
-    assert "## Subagents\n" not in deepest.envelope.instructions
-
-
-@pytest.mark.contract("D-03", "H-06", "A-24")
-@pytest.mark.case("HPD-28", "HPD-30", "B058", "B079")
-async def test_a_forged_call_of_a_hidden_tool_is_refused_without_a_child() -> None:
-    model = RecordingModel(
-        {"parent": [calls(spawn(task="x")), "ok"], "helper": [calls(spawn(task="y"), ("agent_list", {})), "ok"]}
-    )
-    async with parent(model) as agent:
-        await agent.run("Go.", context=HERE)
-        children = (await agent.threads.graph("s")).runtime_children
-    assert len(children) == 1
-    assert [text.split(".")[0] for text in results_of(model.asked("helper")[1])] == [
-        "There is no tool `agent_spawn`",
-        "There is no tool `agent_list`",
-    ]
-
-
-@pytest.mark.contract("D-30")
-@pytest.mark.case("B021", "B057", "B047")
-async def test_a_tree_has_a_limit_of_children_and_the_refusal_names_the_setting() -> None:
-    model = RecordingModel({"parent": [calls(*(spawn(task="x") for _ in range(5))), "ok"], "helper": ["Done."]})
-    async with parent(model, limits=Limits(max_tree_children=3)) as agent:
-        await agent.run("Go.", context=HERE)
-        assert len((await agent.threads.graph("s")).runtime_children) == 3
-    results = results_of(model.asked("parent")[1])
-    assert ["reply:" in text for text in results] == [True, True, True, False, False]
-    assert "`Limits(max_tree_children=…)` is 3" in results[-1]
-
-
-@pytest.mark.contract("D-30")
-async def test_more_than_so_many_children_at_once_queue() -> None:
-    at_work = most = 0
-
-    async def answer(request: ModelRequest) -> Any:
-        nonlocal at_work, most
-        if request.agent_id == "parent":
-            return "ok" if request.step > 1 else calls(*(spawn(task="x") for _ in range(7)))
-        at_work += 1
-        most = max(most, at_work)
-        await clock.sleep(1)
-        at_work -= 1
-        return "Done."
-
-    clock = VirtualClock(auto=True)
-    model = RecordingModel(answer)
-    async with Runtime(clock=clock, limits=Limits(max_children=2)) as runtime:
-        await parent(model, runtime=runtime).run("Go.")
-    assert most == 2
-    assert clock.monotonic() == 4
-    assert len(model.asked("helper")) == 7
-
-
-@pytest.mark.contract("A-25", "D-12")
-@pytest.mark.case("B004", "HPD-41", "AS-25")
-async def test_the_context_of_the_parent_reaches_a_child_and_nothing_leaks_back() -> None:
-    seen: list[tuple[str, str, object, bool]] = []
-    attributes: dict[str, object] = {"db": object(), "n": [1]}
-
-    from retinue import ToolContext
-
-    async def look(context: ToolContext) -> str:
-        """Look."""
-        seen.append((context.user_id, context.session_id, context.get("db"), context.get("db") is attributes["db"]))
-        return "seen"
-
-    model = RecordingModel(
-        {"parent": [calls(("look", {}), spawn(task="x")), "ok"], "helper": [calls(("look", {})), "Done."]},
-    )
-    agent = parent(model, tools=[look])
-    context = RuntimeContext(user_id="alice", session_id="s", attributes=attributes)
-    await agent.run("Go.", context=context)
-    assert [(user, same) for user, _session, _db, same in seen] == [("alice", True), ("alice", True)]
-    assert seen[0][1] == "s"
-    assert seen[1][1].startswith("sub-")
-    assert list(attributes) == ["db", "n"]
-
-
-@pytest.mark.contract("A-01")
-@pytest.mark.case("AS-43")
-async def test_an_agent_with_subagents_switched_off_or_a_leaf_has_none_of_the_tools(tmp_path: Path) -> None:
-    for options in ({"disable_subagents": True}, {"leaf": True}):
-        model = RecordingModel({"parent": ["ok"]})
-        declared = [helper(), helper("as_tool", surface="tool")]
-        async with HarnessAgent("parent", model=model, workspace=tmp_path, subagents=declared, **options) as agent:  # type: ignore[arg-type]
-            await agent.run("Go.")
-        names = tools_of(model.requests[0])
-        assert not {"agent_spawn", "agent_send", "agent_list", "as_tool"} & set(names)
-        assert "read_file" in names
-        assert "## Subagents" not in model.requests[0].envelope.instructions
-
-
-@pytest.mark.contract("D-13", "A-04", "A-07")
-async def test_general_purpose_exists_by_default_and_can_be_switched_off(tmp_path: Path) -> None:
-    for wanted in (True, False):
-        model = RecordingModel({"parent": ["ok"]})
-        async with HarnessAgent("parent", model=model, workspace=tmp_path, general_purpose=wanted) as agent:
-            await agent.run("Go.")
-        assert ("general-purpose" in model.requests[0].envelope.instructions) is wanted
-        assert ("agent_spawn" in tools_of(model.requests[0])) is wanted
