@@ -91,6 +91,18 @@ def test_a_stream_shows_what_the_whole_text_would(values: list[str], data: st.Da
         assert shown == redactor.text(text)
 
 
+def test_an_escape_that_looks_like_the_beginning_of_a_value_does_not_break_json() -> None:
+    arguments = json.dumps({"text": "a line\nabcdefgh"})
+    assert json.loads(knowing("nabcdefgh").text(arguments)) == {"text": f"a line{REDACTED}"}
+
+
+def test_a_stream_waits_for_the_longer_of_two_values() -> None:
+    stream = RedactedStream(knowing("abcdefgh", "abcdefghij"))
+    shown = [stream.feed(piece) for piece in ("x abcdefgh", "ij", " abcdefgh", "!", "abc")]
+    assert shown == ["x ", REDACTED, " ", f"{REDACTED}!", ""]
+    assert stream.flush() == "abc"
+
+
 @pytest.mark.parametrize(
     "written",
     [

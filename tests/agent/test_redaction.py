@@ -175,6 +175,15 @@ def test_a_model_names_its_secrets(headers: dict[str, str], expected: set[object
     assert set(OpenAIChatModel("m", base_url="http://127.0.0.1:9/v1", headers=headers).secrets()) == expected
 
 
+@pytest.mark.parametrize("fails", [False, True])
+async def test_what_only_began_like_a_secret_is_shown_at_the_end(fails: bool) -> None:
+    text = f"It begins with {KEY[:9]}"
+    turn = {"text": text, "chunk": 4, **({"error": {"code": "bad_request", "message": "x"}} if fails else {})}
+    async with Runtime(secrets=[KEY]) as runtime:
+        events = [event async for event in Agent("boss", model=ScriptedModel([turn]), runtime=runtime).stream("go")]
+    assert "".join(event.text for event in events if isinstance(event, TextDeltaEvent)) == text
+
+
 async def test_without_secrets_nothing_is_looked_for() -> None:
     async with Runtime() as runtime:
         agent = Agent("boss", model=ScriptedModel(["done"]), runtime=runtime)

@@ -135,6 +135,7 @@ async def test_what_is_purged_is_not_left_in_the_file(tmp_path: Path) -> None:
     await ledger.open()
     await ledger.commit([create(key_of()), append(key_of(), 0, *[secret] * 100), create(key_of("kept"))])
     await ledger.commit([append(key_of("kept"), 0, "something else")])
+    assert await ledger.pragma("secure_delete = OFF") == 0  # some builds of SQLite have it on
     await ledger.purge(key_of())
     await ledger.close()
     assert sorted(os.listdir(tmp_path)) == ["l.db", "l.db.owners"]
@@ -146,9 +147,10 @@ async def test_a_conflict_of_a_purge_leaves_the_ledger_at_work(tmp_path: Path) -
     await ledger.open()
     ops: Sequence[Op] = [create(key_of()), PutRun(run_row("run_1", key_of())), PutBlob("aa", b""), PutOwner(owner_row("own_1"))]
     await ledger.commit(ops)
+    before = await ledger.pragma("secure_delete")
     with pytest.raises(LedgerConflict, match="unfinished run `run_1`"):
         await ledger.purge(key_of())
-    assert await ledger.pragma("secure_delete") == 0
+    assert await ledger.pragma("secure_delete") == before
     await ledger.commit([append(key_of(), 0, "on")])
     await ledger.close()
     database = sqlite3.connect(tmp_path / "l.db")

@@ -139,11 +139,12 @@ class Writer:
         self._ready()
         assert self._connection is not None
         execute = self._connection.execute
+        (before,) = execute("PRAGMA secure_delete").fetchone()
         execute("PRAGMA secure_delete = ON")
         try:
             return work(execute, *values)
         finally:
-            execute("PRAGMA secure_delete = OFF")
+            execute(f"PRAGMA secure_delete = {before}")
 
     def pragma(self, name: str) -> Any:
         """The value of a PRAGMA on the writer's connection."""
