@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from retinue.agent.definition import AgentDefinition, envelope_from_blob
 from retinue.agent.output import OutputType
 from retinue.agent.projection import Projection, project
+from retinue.agent.recovery import recover
 from retinue.agent.run import Run, RunEnd
 from retinue.agent.tree import Tree, Viewer
 from retinue.config import RuntimeContext
@@ -16,7 +17,6 @@ from retinue.harness.results import RunResult
 from retinue.harness.runtime import Runtime
 from retinue.harness.takeover import take_over
 from retinue.ids import check_scope_id, new_id
-from retinue.ops import DropDraft
 from retinue.rows import RunRow, ThreadKey, ThreadRow
 from retinue.states import RequestState, RunState
 from retinue.subagents.delegate import stage_run
@@ -265,10 +265,5 @@ async def _taken(runtime: Runtime, tree: Tree, taken: RunRow, definition: AgentD
     )
     run.is_root = True
     await run.still_ours()
-    draft = await ledger.draft(taken.key)
-    if draft is not None:
-        run.journal.stage_op(DropDraft(taken.key, draft.message_id))
-    intent = await ledger.cancel_intent(taken.lineage)
-    if intent is not None:
-        run.stop(intent)  # recovery finishes a cancel, it never resumes it (M8)
+    await recover(run)
     return run

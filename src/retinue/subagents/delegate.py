@@ -16,6 +16,7 @@ from retinue.agent.journal import Batch
 from retinue.agent.middleware import Fork, overriding
 from retinue.agent.ports import CallOutcome, Prepared
 from retinue.agent.projection import Projection, inherit_entries, project
+from retinue.agent.recovery import recover
 from retinue.agent.results import named_in
 from retinue.agent.run import Run, RunEnd
 from retinue.agent.texts import bounded
@@ -416,9 +417,7 @@ async def reattach(
     attached = _Child(run, child, invocation, words, invocation.timeout_seconds)
     if row.state.terminal:
         return attached.outcome(RunEnd(row.state.value, row.reason), Batch())  # type: ignore[arg-type]
-    intent = await ledger.cancel_intent(row.lineage)
-    if intent is not None:
-        child.stop(intent)  # a cancel is finished, never resumed (M8)
+    await recover(child)
     if row.state is RunState.WAITING:
         child.journal.put_run(msgspec.structs.replace(row, state=RunState.RUNNING, owner=run.tree.services.owner_id))
     if invocation.state is InvocationState.WAITING:
