@@ -11,8 +11,8 @@ import msgspec
 
 from retinue.config import ChatClientConfig
 from retinue.messages import AssistantMessage, Entry, Message, ToolCall, ToolResult
-from retinue.models.form import FORM_NAME, MOST_CALLS, form_of, manual_of
-from retinue.models.port import Envelope, ModelRequest
+from retinue.models.form import FORM_NAME, MOST_CALLS, FormReader, form_of, manual_of
+from retinue.models.port import Emit, Envelope, ModelRequest
 from retinue.models.profiles import Profile
 from retinue.models.text import dumps
 from retinue.models.wire import RESERVED, ChatWire, arguments_of
@@ -83,6 +83,12 @@ class FormWire(ChatWire):
     def asks_form(self, request: ModelRequest) -> bool:
         """Whether the answer comes in the form. An agent without tools is asked for words."""
         return bool(request.envelope.tools)
+
+    def reader(self, request: ModelRequest, emit: Emit) -> FormReader | None:
+        """See `ChatWire`."""
+        if not self.asks_form(request):
+            return None
+        return FormReader(emit, strict=request.tools_allowed, structured=request.output is not None)
 
     def tail_text(self, request: ModelRequest) -> str:
         """See `ChatWire`."""

@@ -8,7 +8,7 @@ import os
 import random
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 from urllib.parse import urlsplit
 
@@ -19,12 +19,10 @@ from retinue.config import ChatClientConfig
 from retinue.errors import ConfigurationError
 from retinue.models.exchange import exchange
 from retinue.models.faults import Fault, Target
-from retinue.models.form import FormReader
-from retinue.models.form_wire import FormWire
 from retinue.models.port import Delta, Emit, ModelAnswer, ModelRequest
 from retinue.models.prices import cost_of
 from retinue.models.profiles import KNOWN, Profile, is_loopback, known_at, where
-from retinue.models.proxies import NotAProxy, proxy_for
+from retinue.models.proxies import NotAProxy, Proxy, proxy_for
 from retinue.models.wire import ChatWire, body_of
 from retinue.secrets import SecretRef, secret_text
 
@@ -41,6 +39,17 @@ _LONGEST_WAIT: Final = 8.0
 _LONGEST_ASKED_WAIT: Final = 60.0
 _SECRET_HEADER: Final = re.compile(r"auth|key|token|secret|cookie|password", re.IGNORECASE)
 _HEADER_VALUE: Final = re.compile(r"[!-~]{1,200}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Asking:
+    """One request as it is sent, to whom, and what may not show in what is said of it."""
+
+    target: Target
+    body: bytes
+    headers: dict[str, str]
+    secrets: tuple[str, ...]
+    proxy: Proxy | None
 
 
 class OpenAIChatModel:
@@ -113,23 +122,7 @@ class OpenAIChatModel:
 
     async def answer(self, request: ModelRequest, emit: Emit) -> ModelAnswer:
         """See `ChatModel`. A call that failed is tried again by itself only before the first delta."""
-        name = self._named(request.envelope.settings)
-        key, env = self._key()
-        target = Target(self.provider, name, self.profile.base_url, env, self._local)
-        if key is None and (self.profile.needs_key or self._api_key is not None):
-            raise Fault("missing_key").error(target)
-        if key is not None and not key.isprintable():
-            raise Fault("authentication", "the key holds a line break or another control character").error(target)
-        given = {header: secret_text(value) for header, value in self._headers.items()}
-        headers = self._request_headers(request, key) | given
-        try:
-            proxy = None if self._local else proxy_for(self.profile.base_url)
-        except NotAProxy as error:
-            raise Fault("unreachable", str(error), final=True).error(target) from None
-        password = proxy.password if proxy is not None else None
-        secrets = tuple(text for text in (key, password, *given.values()) if text)
-        body = body_of(self._wire, request, name)
-        form = isinstance(self._wire, FormWire) and self._wire.asks_form(request)
+        ask = self._asking(request)
         shown = False
 
         def show(delta: Delta) -> None:
@@ -139,28 +132,55 @@ class OpenAIChatModel:
 
         attempt = 1
         while True:
-            reader = FormReader(show, strict=request.tools_allowed, structured=request.output is not None) if form else None
+            reader = self._wire.reader(request, show)
             outcome = await exchange(
                 self._session(),
                 f"{self.profile.base_url}/chat/completions",
-                body,
-                headers,
+                ask.body,
+                ask.headers,
                 reader or show,
                 clock=self._clock,
                 idle_timeout=self._idle_timeout,
-                secrets=secrets,
-                proxy=proxy,
+                secrets=ask.secrets,
+                proxy=ask.proxy,
             )
             if reader is not None and isinstance(outcome, ModelAnswer):
                 outcome = reader.read(outcome)
             if isinstance(outcome, ModelAnswer):
-                cost = cost_of(self.profile.prices, name, outcome.usage)
+                cost = cost_of(self.profile.prices, ask.target.model, outcome.usage)
                 return outcome if cost is None else msgspec.structs.replace(outcome, cost=cost)
             wait = self._wait(outcome, attempt)
             if shown or wait is None:
-                raise outcome.error(target, attempt)
+                raise outcome.error(ask.target, attempt)
             await self._clock.sleep(wait)
             attempt += 1
+
+    def _asking(self, request: ModelRequest) -> "_Asking":
+        """All that is sent, made once for all attempts.
+
+        Raises:
+            ModelError: without key or way to the server nothing is sent.
+        """
+        name = self._named(request.envelope.settings)
+        key, env = self._key()
+        target = Target(self.provider, name, self.profile.base_url, env, self._local)
+        if key is None and (self.profile.needs_key or self._api_key is not None):
+            raise Fault("missing_key").error(target)
+        if key is not None and not key.isprintable():
+            raise Fault("authentication", "the key holds a line break or another control character").error(target)
+        try:
+            proxy = None if self._local else proxy_for(self.profile.base_url)
+        except NotAProxy as error:
+            raise Fault("unreachable", str(error), final=True).error(target) from None
+        given = {header: secret_text(value) for header, value in self._headers.items()}
+        secrets = (key, proxy and proxy.password, *given.values())
+        return _Asking(
+            target,
+            body_of(self._wire, request, name),
+            self._request_headers(request, key) | given,
+            tuple(text for text in secrets if text),
+            proxy,
+        )
 
     async def close(self) -> None:
         """See `ChatModel`. It may be used again afterwards: the next call opens a new pool."""
@@ -247,7 +267,11 @@ def _checked_mode(mode: Any) -> ToolMode:
 
 
 def _wire(profile: Profile, mode: ToolMode) -> ChatWire:
-    return FormWire(profile) if mode == "schema" else ChatWire(profile)
+    if mode == "native":
+        return ChatWire(profile)
+    from retinue.models.form_wire import FormWire
+
+    return FormWire(profile)
 
 
 def _checked(base_url: str) -> str:

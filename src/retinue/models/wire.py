@@ -8,7 +8,7 @@ Everything that varies comes last: the body of a turn without its ending is a pr
 import hashlib
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
@@ -16,9 +16,12 @@ from retinue.config import ChatClientConfig
 from retinue.errors import ConfigurationError
 from retinue.messages import AssistantMessage, Entry, Message, ToolCall, ToolResult, UserMessage
 from retinue.models.output import output_words, response_format
-from retinue.models.port import Envelope, ModelRequest, ToolSpec
+from retinue.models.port import Emit, Envelope, ModelRequest, ToolSpec
 from retinue.models.profiles import Profile
 from retinue.models.text import dumps, loads
+
+if TYPE_CHECKING:
+    from retinue.models.form import FormReader
 
 __all__ = ["CALLS_NOTE", "REASONING_NOTE", "RESERVED", "ChatWire", "arguments_of", "body_of"]
 
@@ -129,6 +132,10 @@ class ChatWire:
         ):
             end += b',"response_format":' + dumps(response_format(request.output))
         return end + b"}"
+
+    def reader(self, request: ModelRequest, emit: Emit) -> "FormReader | None":
+        """What the answer is read with before it is one; None where it comes as it is."""
+        return None
 
     def needs_stub(self, request: ModelRequest) -> bool:
         """Whether a tool must be offered that cannot be called: providers refuse calls in a history without tools."""
