@@ -187,17 +187,24 @@ class RunJournal:
         if self._created is not None:
             mine.append(self._created)
             self._created = None
+        expect, now = self._row_expect, (self.row.state, self.row.attempt)
         if self._events or batch.ops:  # without events it is a fence: nothing of a run is written without its lease (M3)
             mine.append(Append(self.key, self.generation, self._base, tuple(self._events)))
             self._base = self.head
             self._events = []
             self._unsent = []
-        expect = self._row_expect
-        if expect is None or expect != (self.row.state, self.row.attempt):
+        if expect != now or (mine and not self._certain()):
+            # Where it stays as it is, it is a fence as well: a commit that is handed in before the fate of the one before it
+            # is known may find the head where it expects it by chance, after others have written.
             mine.append(PutRun(self.row, expect))
-            self._row_expect = (self.row.state, self.row.attempt)
+            self._row_expect = now
         batch.ops[:0] = mine
         return batch
+
+    def _certain(self) -> bool:
+        """Whether everything that was handed in is known to have been carried out."""
+        last = self._in_flight[-1].future if self._in_flight else None
+        return last is None or (last.done() and last.exception() is None)
 
     async def flush(self) -> None:
         """Commit what is staged and wait until it and everything before it is durable: a barrier.

@@ -468,7 +468,7 @@ class Run:
         await old.abandon()
         stored = await ledger.journal(self.row.key)
         row = await self.still_ours(conflict)
-        if row is None and conflict.code in ("head_moved", "exists"):
+        if row is None and conflict.code in ("head_moved", "exists", "missing"):
             raise ThreadBusy(
                 f"thread `{self.row.key.thread}` of session `{self.row.key.session}` was given another run at the same moment",
                 remedy="wait for that one, then try again",
