@@ -231,6 +231,14 @@ async def test_a_proxy_that_wants_credentials_for_plain_http(proxied: Callable[[
     assert "`HTTPS_PROXY`" in (error.remedy or "")
 
 
+async def test_a_proxy_that_tells_the_password_again(proxied: Callable[[str], None]) -> None:
+    said = f"wrong password {FAKE_PASSWORD}".encode()
+    async with _RawServer(b"HTTP/1.1 400 no\r\nContent-Length: %d\r\n\r\n" % len(said) + said).listening() as proxy:
+        proxied(f"http://me:{FAKE_PASSWORD}@{proxy.url.removeprefix('http://')}")
+        error = await _fails(OpenAIChatModel("m", base_url=FAR))
+    assert "wrong password ***" in error.message
+
+
 async def test_a_proxy_that_is_not_there(proxied: Callable[[str], None]) -> None:
     async with _RawServer(b"").listening() as gone:
         place = gone.url.removeprefix("http://")
