@@ -65,11 +65,15 @@ def explore(
     Raises:
         BaseException: What the scenario raised first, with a note that names the seed.
     """
+
+    async def run() -> T:
+        return await asyncio.wait_for(scenario(), timeout)
+
     made: list[T] = []
     for seed in range(seeds) if isinstance(seeds, int) else seeds:
         try:
             with asyncio.Runner(loop_factory=lambda seed=seed: SeededLoop(seed, delay=delay)) as runner:
-                made.append(runner.run(asyncio.wait_for(scenario(), timeout)))
+                made.append(runner.run(run()))
         except BaseException as error:
             error.add_note(f"found under seed {seed}: `explore(…, seeds=[{seed}])` shows it again")
             raise
