@@ -103,18 +103,20 @@ def secret_text(value: "str | SecretRef") -> str:
 class Redactor:
     """Known values, and how they are taken out of text. False while it knows none: then nobody needs to ask it."""
 
-    __slots__ = ("_needles", "_pattern", "_sources", "_values", "forms")
+    __slots__ = ("_needles", "_pattern", "_sources", "_values", "active", "forms")
 
     def __init__(self) -> None:
         self._values: set[str] = set()
         self._sources: list[Callable[[], Iterable[str | SecretRef]]] = []
         self._needles: tuple[bytes, ...] = ()
         self._pattern: re.Pattern[str] | None = None
+        self.active = False
+        """Whether it knows any value: an attribute, because each event asks for it."""
         self.forms: tuple[str, ...] = ()
         """Every way in which a known value may be written, the longest first."""
 
     def __bool__(self) -> bool:
-        return bool(self._needles)
+        return self.active
 
     def require(self, secret: str | SecretRef) -> None:
         """Know a value that the application has named as a secret.
@@ -156,11 +158,15 @@ class Redactor:
         self.forms = tuple(sorted(forms, key=lambda form: (-len(form), form)))
         # a backslash before a value goes with it: else what is left of an escape would break the JSON around it
         self._pattern = re.compile(r"\\*(?:" + "|".join(map(re.escape, self.forms)) + ")")
+        self.active = True
         self._needles = tuple({_bytes(_escaped(form)) for form in self.forms})
 
     def found(self, data: bytes) -> bool:
         """Whether JSON (or any text as UTF-8) may hold a known value. Quick; may say yes where `text` changes nothing."""
-        return any(needle in data for needle in self._needles) or _MAY_ESCAPE.search(data) is not None
+        for needle in self._needles:
+            if needle in data:
+                return True
+        return b"\\" in data and b"\\u00" in data and _MAY_ESCAPE.search(data) is not None
 
     def text(self, text: str) -> str:
         """`text` without any known value; the same object if there is none."""

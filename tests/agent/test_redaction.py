@@ -199,3 +199,19 @@ def test_a_short_secret_is_refused() -> None:
 def test_a_subagent_takes_references_in_its_headers() -> None:
     child = SubAgent("far", "Far away", url="https://example.org", headers={"Authorization": SecretRef("env:CARE_TOKEN")})
     assert "CARE_TOKEN" not in repr(child)
+
+
+async def test_a_secret_that_becomes_known_in_the_middle_of_a_run_is_kept_out_from_then_on() -> None:
+    async with Runtime() as runtime:
+
+        @tool
+        def learn() -> str:
+            """Makes the key known, and says it."""
+            runtime.redactor.add([KEY])
+            return KEY
+
+        script = [{"calls": [{"name": "learn"}]}, f"It was {KEY}"]
+        result = await Agent("boss", model=ScriptedModel(script), tools=[learn], runtime=runtime).run("go")
+        assert result.text == f"It was {REDACTED}"
+        assert result.thread is not None
+        assert KEY not in str(await runtime.ledger.journal(result.thread.key))

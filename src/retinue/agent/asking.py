@@ -42,7 +42,7 @@ class _Stream:
         self._checked_size = 0
         self._checked_at = 0
         redactor = run.tree.services.redactor
-        self._clean = (RedactedStream(redactor), RedactedStream(redactor)) if redactor else None
+        self._clean = (RedactedStream(redactor), RedactedStream(redactor)) if redactor.active else None
 
     @property
     def text(self) -> str:

@@ -172,7 +172,7 @@ class Calls:
             arguments=bounded(action.call.arguments, 4_000),
             description=bounded(description.strip().split("\n", 1)[0], 200),
         )
-        if run.tree.services.redactor:
+        if run.tree.services.redactor.active:
             request, _ = run.tree.services.redactor.event(request, encode(request))
         run.journal.stage(request)
         run.journal.stage_op(
@@ -334,7 +334,7 @@ class Calls:
             journal.stage(event)
         self._suspended.discard(action.ref.index)
         content, blobs, limit = outcome.content, outcome.blobs, self._run.tree.limits.max_result_characters
-        if self._run.tree.services.redactor:  # before it is cut, so that no half of a secret is left
+        if self._run.tree.services.redactor.active:  # before it is cut, so that no half of a secret is left
             content = self._run.tree.services.redactor.text(content)
         if len(content) > limit:
             content, whole, put = cut(content, limit)

@@ -103,7 +103,7 @@ class RunJournal:
         redactor: Redactor | None = None,
     ) -> None:
         self._ledger = ledger
-        self._redactor = redactor
+        self._redactor = Redactor() if redactor is None else redactor  # (one that knows nothing yet is false)
         self.clock = clock
         self.row = row
         self.key: ThreadKey = row.key
@@ -131,7 +131,7 @@ class RunJournal:
         except UnicodeEncodeError:
             event = msgspec.convert(mend_all(msgspec.to_builtins(event)), type(event))
             body = encode(event)
-        if self._redactor:  # secrets stay out of the journal, and so out of what is shown and asked (invariant 10)
+        if self._redactor.active:  # secrets stay out of the journal, and so out of what is shown and asked (invariant 10)
             event, body = self._redactor.event(event, body)
         self.head += 1
         now = self.clock.now_ms()
@@ -146,7 +146,7 @@ class RunJournal:
 
     def stage_op(self, op: Op) -> None:
         """Let an op ride with the next commit, after this journal's events."""
-        self._batch.ops.append(clean_op(self._redactor, op) if self._redactor else op)
+        self._batch.ops.append(clean_op(self._redactor, op) if self._redactor.active else op)
 
     def include(self, batch: Batch) -> None:
         """Let another run's batch ride with the next commit. Viewers are told in the order of staging."""
@@ -165,7 +165,7 @@ class RunJournal:
 
     def put_run(self, row: RunRow) -> None:
         """Replace the run's row with the next commit."""
-        if self._redactor and row.reason is not None:
+        if self._redactor.active and row.reason is not None:
             row = msgspec.structs.replace(row, reason=self._redactor.text(row.reason))
         self.row = row
 

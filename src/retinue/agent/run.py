@@ -96,7 +96,7 @@ class Run:
         self.output = output or definition.output
         self.envelope, self.envelope_blob = envelope or self.definition.envelope, self.definition.envelope_blob
         redactor = tree.services.redactor
-        if redactor and envelope is None:
+        if redactor.active and envelope is None:
             self.envelope, self.envelope_blob = clean_envelope(redactor, self.envelope, self.envelope_blob)
         self.order = tree.next_order()
         self.journal = RunJournal(
@@ -553,7 +553,7 @@ class Run:
         """Show viewers a live event."""
         if self.tree.viewers:
             redactor = self.tree.services.redactor
-            if redactor:
+            if redactor.active:
                 event, _ = redactor.event(event, encode(event))
             self.tree.publish(self.placed(event, 0, self.journal.clock.now_ms()))
 
