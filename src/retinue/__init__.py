@@ -6,8 +6,8 @@ The public face. Names are imported when they are first used, so that `import re
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # as type checkers read it; `typing` itself is most of what an import would cost
 if TYPE_CHECKING:
     from retinue.agent.middleware import Middleware
     from retinue.config import (
@@ -220,7 +220,7 @@ __all__ = [  # noqa: RUF022  # in the order of the table above
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     module = _WHERE.get(name)
     if module is None:
         raise AttributeError(f"module `retinue` has no attribute `{name}`")

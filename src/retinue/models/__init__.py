@@ -1,9 +1,24 @@
-"""Models: the port, the adapter for OpenAI-compatible servers, the scripted model, and how a text names one of them."""
+"""Models: the port, the adapter for OpenAI-compatible servers, the scripted model, and how a text names one of them.
 
-from retinue.models.openai import OpenAIChatModel
+The port comes with the folder; adapters are imported when they are first named.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
 from retinue.models.port import ChatModel, ModelAnswer, ModelRequest, ReasoningDelta, TextDelta, ToolSpec
-from retinue.models.resolve import reference_of, resolve_model
-from retinue.models.scripted import ScriptedModel
+
+if TYPE_CHECKING:
+    from retinue.models.openai import OpenAIChatModel
+    from retinue.models.resolve import reference_of, resolve_model
+    from retinue.models.scripted import ScriptedModel
+
+_HOMES: Final = {
+    "OpenAIChatModel": "openai",
+    "ScriptedModel": "scripted",
+    "reference_of": "resolve",
+    "resolve_model": "resolve",
+}
 
 __all__ = [
     "ChatModel",
@@ -17,3 +32,9 @@ __all__ = [
     "reference_of",
     "resolve_model",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module `retinue.models` has no attribute `{name}`")
+    return getattr(import_module(f"retinue.models.{_HOMES[name]}"), name)
