@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from retinue.events import STORED, Event, UnknownEvent, decode
+from retinue.events import STORED, Event, RunFinishedEvent, UnknownEvent, decode
 from retinue.messages import AssistantMessage, CallRef, Entry, Message, ToolResult
 from retinue.models.profiles import KNOWN
 from retinue.models.wire import ChatWire
@@ -128,7 +128,8 @@ def _plain_event(event: Event, names: Names) -> dict[str, Any]:
     if isinstance(event, UnknownEvent):
         kind, fields = event.type, msgspec.json.decode(event.body)
     else:
-        built: dict[str, Any] = msgspec.to_builtins(event)
+        stored = msgspec.structs.replace(event, result=None) if isinstance(event, RunFinishedEvent) else event
+        built: dict[str, Any] = msgspec.to_builtins(stored)
         kind, fields = event.TYPE, {key: value for key, value in built.items() if key not in _PLACE}
     kept = {key: value for key, value in fields.items() if key not in _TIMES}
     text = msgspec.json.encode({"type": kind, "run": event.run_id, **kept}).decode()
