@@ -218,8 +218,9 @@ class Process:
 
     async def compare(self, result: RunResult) -> None:
         """A result says what the ledger says."""
-        row = await self.world.store.ledger.run(result.run_id)
-        used, _ = await spent(self.world.store.ledger, result.run_id)
+        with self.world.store.held():
+            row = await self.world.store.ledger.run(result.run_id)
+            used, _ = await spent(self.world.store.ledger, result.run_id)
         if row is None or row.state.value != result.status or row.reason != result.reason:
             self.world.faults.append(f"the result says {result.status} {result.reason}, the ledger {row}")
         if used != result.usage:

@@ -116,10 +116,12 @@ class ReferenceLedger:
 
     def purge(self, key: ThreadKey) -> bool:
         """Remove a thread with everything of it; False, and nothing happens, while its trees have an unfinished run."""
+        if key not in self.generations:
+            return True
         gone = {run_id: row.root for run_id, row in self.runs.items() if row.key == key}
         if any(row.root in gone.values() and row.state.value in NEXT["run"] for row in self.runs.values()):
             return False
-        self.generations.pop(key, None)
+        del self.generations[key]
         self.deleted.discard(key)
         _drop(self.journals, lambda place, _: place[0] == key)
         _drop(self.inherited, lambda place, _: place[0] == key)
