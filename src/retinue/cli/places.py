@@ -12,9 +12,19 @@ from retinue.ids import kind_of
 
 if TYPE_CHECKING:
     from retinue.ledger.port import Ledger
+    from retinue.models.port import ChatModel
     from retinue.rows import RunRow, ThreadRow
 
-__all__ = ["choose_model", "existing_ledger", "find_run", "find_thread", "ledger_url", "program", "settings_of"]
+__all__ = [
+    "choose_model",
+    "existing_ledger",
+    "find_run",
+    "find_thread",
+    "ledger_url",
+    "program",
+    "recorded_model",
+    "settings_of",
+]
 
 MODEL_ENV: Final = "RETINUE_MODEL"
 SETTINGS: Final = Path(".retinue") / "config.toml"
@@ -53,6 +63,20 @@ def choose_model(given: str | None, workspace: Path) -> str:
         remedy=f"pass `--model`, set {MODEL_ENV}, or write `model = …` into `{workspace / SETTINGS}`; a model is "
         "`openai:gpt-5`, or the URL of any OpenAI-compatible server like `http://127.0.0.1:8080/v1#name`",
     )
+
+
+def recorded_model(named: str) -> "dict[str, ChatModel]":
+    """For `replay:FILE`, the model that answers from this recording, by its name; nothing for any other model.
+
+    Raises:
+        ConfigurationError: the file is no recording.
+    """
+    kind, _, path = named.partition(":")
+    if kind != "replay" or not path:
+        return {}
+    from retinue.testing import ReplayModel
+
+    return {named: ReplayModel(path)}
 
 
 def ledger_url(given: str | None, workspace: Path) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from retinue.cli.exits import Exit
 from retinue.cli.jsonl import EventLines
 from retinue.cli.keyboard import is_interactive, read_line
-from retinue.cli.places import choose_model, existing_ledger, find_run
+from retinue.cli.places import choose_model, existing_ledger, find_run, recorded_model
 from retinue.cli.running import Session, drive, run_async
 from retinue.cli.text import duration, one_line
 from retinue.cli.viewers import choose_viewer
@@ -90,7 +90,14 @@ async def trusted_agent(
     from retinue.harness import HarnessAgent
 
     agent = HarnessAgent(
-        name, model=model, workspace=workspace, ledger=ledger, permissions=rules, trust=False, max_iters=max_iters
+        name,
+        model=model,
+        models=recorded_model(model),
+        workspace=workspace,
+        ledger=ledger,
+        permissions=rules,
+        trust=False,
+        max_iters=max_iters,
     )
     if trust:
         agent.workspace.trust()
