@@ -1,20 +1,66 @@
-"""Reading the arguments of delegation tools, with errors that a model can act on: field, given value, expected form."""
+"""Reading the arguments of calls, once and for all who decide over them, with errors that a model can act on.
 
+What the gate was asked about is what runs: a call goes on with the text that `canonical` made of what was read, so no two
+parsers can read it differently (NaN, doubled keys, blank text).
+"""
+
+import json
 from collections.abc import Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from retinue.agent.ports import CallOutcome
 from retinue.agent.texts import bounded
 from retinue.messages import ToolCall
 from retinue.states import ResultStatus
+from retinue.tools.forms import syntax_fault
+from retinue.tools.results import clean_text
 
-__all__ = ["fault", "read"]
+__all__ = ["canonical", "fault", "read"]
 
 T = TypeVar("T")
 
 _objects: Final = msgspec.json.Decoder(dict[str, Any])
+
+
+def canonical(call: ToolCall) -> tuple[dict[str, Any], ToolCall] | CallOutcome:
+    """The arguments of a call, and the call with exactly these; or the outcome that says why they are no JSON object.
+
+    Blank text and `null` are no arguments. Numbers that JSON does not have are refused; what is no character is replaced.
+    """
+    text = call.arguments.strip()
+    if text in ("", "null", "{}"):
+        return {}, replace(call, arguments="{}")
+    try:
+        given = _decoded(text)
+    except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
+        problem = syntax_fault(text, str(error))
+        return CallOutcome(
+            content=f"The arguments of `{call.name}` are not valid JSON: {problem}. Send one JSON object.",
+            status=ResultStatus.ERROR,
+        )
+    if not isinstance(given, dict):
+        return CallOutcome(
+            content=f"The arguments of `{call.name}` must be one JSON object, not {bounded(text, 80)}. Expected `object`.",
+            status=ResultStatus.ERROR,
+        )
+    arguments = cast("dict[str, Any]", given)
+    return arguments, replace(call, arguments=msgspec.json.encode(arguments).decode())
+
+
+def _decoded(text: str) -> object:
+    """Strict JSON. Where it holds half a surrogate pair, the character is replaced first."""
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        loose = json.loads(text, parse_constant=_refuse_constant)
+        return msgspec.json.decode(clean_text(json.dumps(loose, ensure_ascii=False)))
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"`{name}` is no JSON number")
 
 
 def fault(tool: str, problem: str, expected: str) -> CallOutcome:

@@ -5,10 +5,11 @@ end with the process, and `next_step` finds the calls again.
 """
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from retinue.agent.call_arguments import canonical
 from retinue.agent.middleware import ToolInvocation, chain, overriding
 from retinue.agent.next_step import CallAction, CallStep
 from retinue.agent.ports import CallHandler, CallOutcome, Prepared
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from retinue.agent.run import Run
 
 __all__ = ["Calls"]
-
-_arguments: Final = msgspec.json.Decoder(dict[str, Any])
 
 
 class _Running:
@@ -131,9 +130,14 @@ class Calls:
             assert batch is not None
             prepared = await handler.reattach(self._run, ref, call, batch.invocations[ref.index])
         else:
+            read = canonical(call)
+            if isinstance(read, CallOutcome):
+                self._record(action, read)
+                return None
+            arguments, call = read
             outcome = await handler.refusal(self._run, call)
             if outcome is None:
-                outcome = await self._gate(action, handler)
+                outcome = await self._gate(action, handler, arguments)
             if outcome is not None:
                 self._record(action, outcome)
                 return None
@@ -146,13 +150,9 @@ class Calls:
             return None
         return prepared
 
-    async def _gate(self, action: CallAction, handler: CallHandler) -> CallOutcome | None:
+    async def _gate(self, action: CallAction, handler: CallHandler, arguments: dict[str, Any]) -> CallOutcome | None:
         """Ask the gate. An answer that allowed the call is not asked for again, but a rule that denies it now still holds."""
         call = action.call
-        try:
-            arguments = _arguments.decode(call.arguments or "{}")
-        except (msgspec.DecodeError, UnicodeEncodeError):
-            return None  # the call itself says what is wrong with its arguments, and does nothing
         gated = handler.gated(arguments, self._run.definition.agent_id)
         decision = await self._run.definition.gate.decide(gated, self._run.tree.remembered)
         if decision.verdict is Verdict.DENY:
