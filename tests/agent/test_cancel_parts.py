@@ -21,6 +21,7 @@ from retinue import (
     SubAgentAvailability,
     SubAgentInvocationCancelledEvent,
     SubAgentInvocationCompletedEvent,
+    ToolCallResultEvent,
     ToolHarness,
     tool,
 )
@@ -217,6 +218,7 @@ async def test_one_childs_subtree_is_stopped_and_the_parent_goes_on(state: str, 
         ids = {row.agent_id: row.run_id for row in await ledger.tree(root.run_id)}
         await agent.cancel(ids[target], reason="enough of that")
         await clock.advance(GRACE)
+        assert [(await ledger.run(ids[name])).state for name in ("c2", target)] == [RunState.CANCELLED] * 2  # type: ignore[union-attr]
         gate.release()
         result = await asyncio.wait_for(run, 10)
         assert (result.status, result.text) == ("completed", "root is done")
@@ -224,6 +226,7 @@ async def test_one_childs_subtree_is_stopped_and_the_parent_goes_on(state: str, 
         assert await states(ledger) == {"root": "completed", "c1": c1, "c2": "cancelled", "other": "completed"}
         assert provider.refused == []
         assert len(provider.asked("c2")) == 1
+        assert [row.attempt for row in await ledger.tree(root.run_id)] == [1] * 4
         await _lifecycle_agrees(ledger, root, target)
         slow.leave.set()
         await runtime.close()
@@ -245,6 +248,60 @@ async def _lifecycle_agrees(ledger: MemoryLedger, root: RunRow, target: str) -> 
     assert [event.reason for event in cancelled] == ["enough of that"]
     completed = [event.child_agent_id for event in runs["root"].of(SubAgentInvocationCompletedEvent)]
     assert sorted(completed) == (["other"] if target == "c1" else ["c1", "other"])
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+async def test_a_sync_tool_that_waits_for_a_thread_does_not_begin_after_the_stop(depth: int) -> None:
+    clock, slow, ledger = VirtualClock(), Slow(), MemoryLedger()
+    both = calls(("block", {}), ("block", {}))
+    script = {"root": [both if depth == 0 else calls(("c1", {"input": "a"}))], "c1": [both]}
+    runtime = Runtime(ledger=ledger, clock=clock, limits=Limits(stop_grace=GRACE, tool_threads=1))
+    agent = Agent(
+        "root",
+        model=RecordingModel(script),
+        tool_harnesses=[slow],
+        subagents=[child("c1", slow)],
+        runtime=runtime,
+        permissions=ALL,
+    )
+    run = asyncio.create_task(agent.run("go", context=HERE, check=False))
+    await slow.arrived.wait()
+    await agent.cancel()
+    slow.leave.set()
+    assert (await asyncio.wait_for(run, 5)).status == "cancelled"
+    one = (await told(ledger, (await root_of(ledger)).run_id))[-1]
+    await runtime.close()
+    assert slow.begun == 1
+    assert sorted(event.status.value for event in one.of(ToolCallResultEvent)) == ["cancelled", "ok"]
+
+
+async def test_a_cancelled_child_of_a_dead_process_is_not_resumed_and_its_parent_is() -> None:
+    store = SharedStore(MemoryLedger())
+    await store.ledger.open()
+    here = asyncio.Event()
+
+    async def answer(request: ModelRequest) -> Any:
+        if request.agent_id == "c1":
+            here.set()
+            await asyncio.Event().wait()
+        return calls(("c1", {"input": "a"})) if request.step == 1 else "root is done"
+
+    model, process = RecordingModel(answer), store.process()
+    first = Agent("root", model=model, subagents=[child("c1")], permissions=ALL, runtime=Runtime(ledger=process.ledger))
+    run = asyncio.create_task(first.run("go", context=HERE))
+    await here.wait()
+    root = await root_of(store.ledger)
+    c1 = (await store.ledger.tree(root.run_id))[1]
+    await store.ledger.commit([RequestCancel(c1.run_id, "enough", "other", 0)])
+    process.kill()
+    run.cancel()
+    await asyncio.wait((run,))
+    other = Runtime(ledger=store.process().ledger)
+    second = Agent("root", model=model, subagents=[child("c1")], permissions=ALL, runtime=other)
+    assert (await second.resume(root.run_id)).text == "root is done"
+    assert await states(store.ledger) == {"root": "completed", "c1": "cancelled"}
+    assert len(model.asked("c1")) == 1
+    await other.close()
 
 
 async def test_under_an_anyio_scope_that_cancels_again_and_again_the_run_ends_in_good_order() -> None:

@@ -66,9 +66,9 @@ def open_files() -> dict[str, str]:
     return found
 
 
-def ours() -> list[str]:
-    """Our threads."""
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("retinue")]
+def ours() -> set[threading.Thread]:
+    """Our threads; those of tests that left some behind too."""
+    return {thread for thread in threading.enumerate() if thread.name.startswith("retinue")}
 
 
 def script(end: str) -> dict[str, list[Any]]:
@@ -129,17 +129,31 @@ async def test_nothing_left_open_after_close(end: str, entered: bool, tmp_path: 
         assert [task.get_name() for task in left if "retinue" in task.get_name() or "Agent." in str(task)] == []
     await asyncio.sleep(0)
     assert asyncio.all_tasks() == tasks
-    assert ours() == threads
+    assert ours() <= threads
     assert sorted(open_files().values()) == sorted(files.values())
 
 
 async def test_an_agent_that_was_closed_can_be_used_again(tmp_path: Path) -> None:
-    files = open_files()
+    files, threads = open_files(), ours()
     agent = Agent("root", model=RecordingModel({"root": [calls(("threaded", {})), "done"]}), tool_harnesses=[Tools()])
     for _ in range(3):
         assert (await agent.run("go")).text == "done"
         await agent.close()
-    assert ours() == []
+    assert ours() <= threads
+    assert sorted(open_files().values()) == sorted(files.values())
+
+
+async def test_runs_that_begin_together_open_the_store_once(tmp_path: Path) -> None:
+    files, threads = open_files(), ours()
+    model = RecordingModel({"root": [calls(("threaded", {})), "done"]})
+    agent = Agent("root", model=model, tool_harnesses=[Tools()], ledger=tmp_path / "ledger.db")
+    results = await asyncio.gather(*(agent.run("go") for _ in range(4)))
+    assert {result.text for result in results} == {"done"}
+    runs = await agent.runtime.ledger.runs()
+    assert len({run.run_id for run in runs}) == 4
+    assert ours() - threads
+    await agent.close()
+    assert ours() <= threads
     assert sorted(open_files().values()) == sorted(files.values())
 
 

@@ -22,7 +22,8 @@ from retinue import (
     ToolHarness,
     tool,
 )
-from retinue.agent.middleware import Fork, Reasoning
+from retinue.agent.middleware import Fork, Reasoning, ToolInvocation
+from retinue.agent.ports import CallOutcome
 from retinue.agent.projection import Projection, project
 from retinue.agent.run import Run, RunEnd
 from retinue.events import Event
@@ -142,6 +143,17 @@ def chain(last: Any) -> dict[str, list[Any]]:
     }
 
 
+class Noting(Middleware):
+    """Keeps in the thread's state which tools were called; what a fork began with stands in its tail."""
+
+    async def around_tool_call(
+        self, call: ToolInvocation, next: Callable[[ToolInvocation], Awaitable[CallOutcome]]
+    ) -> CallOutcome:
+        """Note it."""
+        call.state("thread").set(call.call.name, True)
+        return await next(call)
+
+
 class Keeping(Middleware):
     """Keeps state, and gives forks the last message only."""
 
@@ -191,6 +203,16 @@ async def _left(bench: Bench) -> None:
         async for _event in events:
             if bench.tools.here.is_set():
                 break
+
+
+async def _answered_late(bench: Bench) -> None:
+    """The child is allowed when its sibling has begun."""
+    run = asyncio.create_task(bench.run())
+    while not (requests := await bench.agent.requests("s")):  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    await bench.clock.sleep(1)
+    await bench.agent.answer(requests[0], allow=True)
+    await run
 
 
 async def _denied(bench: Bench) -> None:
@@ -244,6 +266,14 @@ SCENARIOS: dict[str, tuple[Callable[[], Bench], Callable[[Bench], Awaitable[None
     "cancelled": (lambda: Bench(chain(calls(("hang", {}), ("look", {})))), _cancelled),
     "cancelled below": (lambda: Bench(chain(calls(("hang", {}), ("look", {})))), _cancelled_below),
     "left": (lambda: Bench(chain(calls(("hang", {}), ("look", {})))), _left),
+    "late fork": (
+        lambda: Bench(
+            {"root": [calls(("look", {})), calls(("slow", {}), ("c1", {"input": "a"})), "done"], "c1": ["c1 is done"]},
+            permissions=PermissionRules(allow=["look", "slow"], ask=["c1"]),
+            middleware=[Noting()],
+        ),
+        _answered_late,
+    ),
     "middleware": (lambda: Bench(chain(BOTH), middleware=[Keeping()]), _plain),
 }
 

@@ -169,6 +169,11 @@ class Odd(ToolHarness):
                 if LEAVE.is_set():
                     raise
 
+    @tool(read_only=True)
+    async def good_work(self) -> str:
+        """Be done."""
+        return "well"
+
 
 LEAVE = asyncio.Event()
 
@@ -184,7 +189,7 @@ async def test_a_slot_is_given_back_however_its_child_ends(how: str) -> None:
             return calls(("bad", {"input": "x"}), ("good", {"input": "y"})) if request.step == 1 else "root is done"
         if request.agent_id == "good":
             await clock.sleep(1)
-            return "good is done"
+            return calls(("good_work", {})) if request.step < 3 else "good is done"
         if how == "model_error":
             raise ValueError("no")
         if how == "cancelled":
@@ -197,13 +202,13 @@ async def test_a_slot_is_given_back_however_its_child_ends(how: str) -> None:
         model=RecordingModel(answer),
         subagents=[
             SubAgent("bad", "Bad.", instructions="Be bad.", surface="tool", tool_harnesses=[Odd()]),
-            SubAgent("good", "Good.", instructions="Be good.", surface="tool"),
+            SubAgent("good", "Good.", instructions="Be good.", surface="tool", tool_harnesses=[Odd()]),
         ],
         runtime=runtime,
         permissions=ALL,
     )
     run = asyncio.create_task(agent.run("go", context=RuntimeContext(session_id="s")))
-    await clock.advance(3)
+    await clock.advance(10)
     if how in ("cancelled", "stuck"):
         assert not run.done()
         root = (await runtime.ledger.runs(roots_only=True))[0]

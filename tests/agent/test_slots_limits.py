@@ -81,6 +81,28 @@ async def test_parallel_branches_do_not_share_the_last_child() -> None:
     await runtime.close()
 
 
+@pytest.mark.contract("D-30")
+async def test_the_last_child_is_not_given_twice_while_the_ledger_is_asked() -> None:
+    store = SharedStore(MemoryLedger())
+    await store.ledger.open()
+
+    def answer(request: ModelRequest) -> Any:
+        if request.step > 1 or request.agent_id == "low":
+            return "ok"
+        if request.agent_id == "root":
+            return calls(*[("agent_spawn", {"agent_id": "mid", "task": "t"})] * 3)
+        return calls(("agent_spawn", {"agent_id": "low", "task": "t", "label": "one"}))
+
+    children = [SubAgent("mid", "Mid.", instructions="Mid.", leaf=False), SubAgent("low", "Low.", instructions="Low.")]
+    runtime = Runtime(ledger=store.process().ledger, limits=Limits(max_tree_children=4))
+    agent = Agent("root", model=RecordingModel(answer), subagents=children, permissions=ALL, runtime=runtime)
+    result = await agent.run("go")
+    rows = await store.ledger.tree(result.run_id)
+    assert sorted(row.agent_id for row in rows) == ["low", "mid", "mid", "mid", "root"]
+    assert await audit(store.ledger, result.run_id) == []
+    await runtime.close()
+
+
 @pytest.mark.contract("D-03", "H-06")
 async def test_a_delegation_too_deep_names_the_setting() -> None:
     def answer(request: ModelRequest) -> Any:

@@ -1,7 +1,7 @@
 """Viewers of a tree: they see all of it in order, hold nobody up, and are the ones who answer (M15, D-28, H-21)."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -28,10 +28,14 @@ from retinue import (
 )
 from retinue.agent.tree import VIEWER_DELTAS
 from retinue.events import Event, MessageEvent, decode
+from retinue.ledger.memory import MemoryLedger
 from retinue.models.port import ModelRequest
-from retinue.states import RequestState
+from retinue.ops import Op, PutRun
+from retinue.rows import RunRow
+from retinue.states import RequestState, RunState
 from retinue.testing import RecordingModel, VirtualClock, calls, results_of
 from retinue.testing.audit import audit
+from retinue.testing.mortal import SharedStore
 
 pytestmark = pytest.mark.anyio
 
@@ -402,6 +406,75 @@ async def test_an_answer_that_is_remembered_is_not_asked_again_in_its_session_an
     await all_of(agent.stream("another", context=RuntimeContext(session_id="s", user_id="eve")), each)
     assert asked == ["c1"] * 6
     await agent.close()
+
+
+@pytest.mark.contract("D-28", "H-28")
+async def test_an_answer_takes_effect_while_a_child_works() -> None:
+    tools = Tools()
+    script = {
+        "root": [calls(("c1", {"input": "a"}), ("write", {"text": "x"})), "done"],
+        "c1": [calls(("slow", {})), "c1 is done"],
+    }
+
+    async def on_request(_request: PermissionRequest) -> bool:
+        await tools.slow_began.wait()
+        return True
+
+    agent = Agent(
+        "root",
+        model=RecordingModel(script),
+        tool_harnesses=[tools],
+        subagents=[child("c1", tools)],
+        permissions=ASK,
+        on_request=on_request,
+    )
+    run = asyncio.create_task(agent.run("go"))
+    await tools.slow_began.wait()
+    for _ in range(200):
+        await asyncio.sleep(0)
+    assert tools.written == ["x"]
+    assert not run.done()
+    tools.release.set()
+    assert (await run).text == "done"
+    await agent.close()
+
+
+@pytest.mark.contract("D-28")
+@pytest.mark.parametrize("who", ["run", "stream"])
+@pytest.mark.parametrize("what", ["answer", "cancel", "cancel child"])
+async def test_what_comes_while_the_run_is_on_its_way_to_wait_is_not_lost(what: str, who: str) -> None:
+    store = SharedStore(MemoryLedger())
+    await store.ledger.open()
+    process, tools = store.process(), Tools()
+    runtime = Runtime(ledger=process.ledger)
+    agent = Agent("root", model=asking(), subagents=[chain(tools)], permissions=ASK, runtime=runtime)
+    doing: list[asyncio.Task[Any]] = []
+
+    def on_commit(ops: Sequence[Op]) -> None:
+        waits = [op.row for op in ops if isinstance(op, PutRun) and op.row.state is RunState.WAITING]
+        if waits and not doing:
+            doing.append(asyncio.create_task(act(waits)))
+
+    async def act(waits: list[RunRow]) -> None:
+        if what == "answer":
+            await agent.answer((await agent.requests("s"))[0], allow=True)
+        else:
+            rows = {row.agent_id: row.run_id for row in waits}
+            await agent.cancel(rows["root" if what == "cancel" else "c2"], reason="enough")
+
+    process.on_commit = on_commit
+    if who == "run":
+        await agent.run("go", context=HERE, check=False)
+    else:
+        await all_of(agent.stream("go", context=HERE))
+    await asyncio.wait_for(asyncio.gather(*doing), 5)
+    await asyncio.wait_for(asyncio.gather(*(driver.task for driver in runtime.drivers)), 5)
+    root = (await store.ledger.runs(roots_only=True))[0]
+    assert root.state.value == ("cancelled" if what == "cancel" else "completed")
+    assert tools.written == (["x"] if what == "answer" else [])
+    assert await audit(store.ledger, root.run_id) == []
+    assert await store.ledger.requests(root_run=root.run_id, state=RequestState.OPEN) == []
+    await runtime.close()
 
 
 @pytest.mark.contract("D-28")
