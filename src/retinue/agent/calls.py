@@ -16,7 +16,7 @@ from retinue.agent.ports import CallHandler, CallOutcome, Prepared
 from retinue.agent.results import cut, plain_metadata
 from retinue.agent.texts import CANCELLED, LIMIT_TURNS, STOPPED, UNKNOWN_OUTCOME, bounded, denied, unknown_tool
 from retinue.config import Verdict
-from retinue.errors import LedgerError
+from retinue.errors import ConfigurationError, LedgerError, UnknownId
 from retinue.events import PermissionRequest, RequestClosedEvent, ToolCallResultEvent, encode
 from retinue.ids import new_id
 from retinue.ops import PutRequest
@@ -100,11 +100,42 @@ class Calls:
             self._record(action, self._refused(action))
         else:
             handler = self._run.definition.tools.get(call.name)
+            if step is CallStep.REATTACH:
+                return await self._reattach(action, handler)
             if handler is None:
                 self._record(action, self._not_offered(call.name))
             else:
                 return await self._admitted(action, handler)
         return None
+
+    async def _reattach(self, action: CallAction, handler: CallHandler | None) -> Prepared | None:
+        """Find a child of an earlier attempt again. Without its code the run stays as it is, to be resumed where the code is
+        (M5); where the run is being stopped, the child is ended from its journal alone.
+
+        Raises:
+            ConfigurationError: `no_executor`.
+        """
+        run, batch = self._run, self._run.projection.open
+        assert batch is not None
+        started = batch.invocations[action.ref.index]
+        try:
+            if handler is None:
+                raise UnknownId(f"there is no tool `{action.call.name}`")
+            prepared = await handler.reattach(run, action.ref, action.call, started)
+        except LedgerError:
+            raise
+        except Exception as error:
+            if run.stop_reason is None or run.tree.services.end_child is None:
+                raise ConfigurationError(
+                    f"run `{run.row.run_id}` waits for subagent `{started.child_agent_id}`, which cannot be run here: {error}",
+                    code="no_executor",
+                    remedy=f"declare `{started.child_agent_id}` again and resume, or stop the run with `agent.cancel(run_id)`",
+                ) from error
+            prepared = await run.tree.services.end_child(run, started)
+        if isinstance(prepared, CallOutcome):
+            self._record(action, prepared)
+            return None
+        return prepared
 
     def _not_offered(self, name: str) -> CallOutcome:
         definition = self._run.definition
@@ -124,27 +155,21 @@ class Calls:
             return None
 
     async def _admit(self, action: CallAction, handler: CallHandler) -> Prepared | None:
-        ref, call = action.ref, action.call
-        if action.step is CallStep.REATTACH:
-            batch = self._run.projection.open
-            assert batch is not None
-            prepared = await handler.reattach(self._run, ref, call, batch.invocations[ref.index])
-        else:
-            read = canonical(call)
-            if isinstance(read, CallOutcome):
-                self._record(action, read)
-                return None
-            arguments, call = read
-            outcome = await handler.refusal(self._run, call)
-            if outcome is None:
-                outcome = await self._gate(action, handler, arguments)
-            if outcome is not None:
-                self._record(action, outcome)
-                return None
-            batch = self._run.projection.open
-            if batch is not None and ref.index in batch.requests and ref.index not in batch.closed:
-                return None  # asked: a person decides
-            prepared = await handler.prepare(self._run, ref, call)
+        ref, read = action.ref, canonical(action.call)
+        if isinstance(read, CallOutcome):
+            self._record(action, read)
+            return None
+        arguments, call = read
+        outcome = await handler.refusal(self._run, call)
+        if outcome is None:
+            outcome = await self._gate(action, handler, arguments)
+        if outcome is not None:
+            self._record(action, outcome)
+            return None
+        batch = self._run.projection.open
+        if batch is not None and ref.index in batch.requests and ref.index not in batch.closed:
+            return None  # asked: a person decides
+        prepared = await handler.prepare(self._run, ref, call)
         if isinstance(prepared, CallOutcome):
             self._record(action, prepared)
             return None

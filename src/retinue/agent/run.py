@@ -50,7 +50,7 @@ from retinue.events import (
 from retinue.ids import new_id
 from retinue.messages import CallRef, UserMessage
 from retinue.models.port import Envelope
-from retinue.ops import DropDraft, Op, PutBlob, PutState, RequestCancel, TakeMail
+from retinue.ops import Append, DropDraft, Op, PutBlob, PutState, RequestCancel, TakeMail
 from retinue.rows import Mail, RunRow
 from retinue.states import RunState
 from retinue.tools.port import ToolContext
@@ -196,7 +196,9 @@ class Run:
                 raise  # the loop's own fault, or nothing that can be closed here: the run can be resumed
             self._author_fault(f"a middleware raised {type(error).__name__}: {error}")
         if not ends:
-            if self.stop_reason is None:
+            if faults:
+                raise faults[-1]  # a middleware that swallows the loop's fault does not make it undone
+            if self.stop_reason is None and self.projection.open is None:
                 self._author_fault("a middleware did not call `next`")
             return await self._loop()
         return ends[-1]
@@ -465,6 +467,8 @@ class Run:
         What was staged is void; the run goes on from what the ledger says.
         """
         old, ledger = self.journal, self.tree.services.ledger
+        # A child's thread that another run has written to meanwhile (`agent_send`) says nothing of this run's own.
+        foreign = isinstance(conflict.op, Append) and conflict.op.key != self.row.key
         await old.abandon()
         stored = await ledger.journal(self.row.key)
         row = await self.still_ours(conflict)
@@ -473,7 +477,7 @@ class Run:
                 f"thread `{self.row.key.thread}` of session `{self.row.key.session}` was given another run at the same moment",
                 remedy="wait for that one, then try again",
             ) from conflict
-        if conflict.code == "head_moved":
+        if conflict.code == "head_moved" and not foreign:
             raise self._lost() from conflict
         if row is None or stored is None or retries > 3:
             raise conflict
@@ -489,7 +493,7 @@ class Run:
             redactor=self.tree.services.redactor,
         )
         self._mail_waits = True
-        if conflict.code == "cancelled":
+        if conflict.code == "cancelled" or foreign:
             self._keep(*old.lost())
         intent = await ledger.cancel_intent(row.lineage)
         if intent is not None:

@@ -15,12 +15,19 @@ from retinue.agent.slots import Slots
 from retinue.clock import Clock
 from retinue.config import Limits
 from retinue.errors import LedgerError
-from retinue.events import Event, PermissionRequest, ReasoningDeltaEvent, TextDeltaEvent
+from retinue.events import (
+    Event,
+    PermissionRequest,
+    ReasoningDeltaEvent,
+    SubAgentInvocationStartedEvent,
+    TextDeltaEvent,
+)
 from retinue.ledger.port import Ledger
 from retinue.rows import ThreadKey
 from retinue.secrets import Redactor
 
 if TYPE_CHECKING:
+    from retinue.agent.ports import CallOutcome, Prepared
     from retinue.agent.run import Run
 
 __all__ = ["Services", "Tree", "Viewer"]
@@ -41,6 +48,10 @@ class ToolPool(Protocol):
         ...
 
 
+EndChild = Callable[["Run", SubAgentInvocationStartedEvent], "Awaitable[Prepared | CallOutcome]"]
+"""Ends a child whose code is gone."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Services:
     """What a runtime gives to every run of its process."""
@@ -52,7 +63,8 @@ class Services:
     redactor: Redactor = field(default_factory=Redactor)
     stored_blobs: dict[str, float] = field(default_factory=dict[str, float])
     strays: "set[asyncio.Task[Any]]" = field(default_factory=set["asyncio.Task[Any]"])
-    mail: Callable[[ThreadKey], None] | None = None
+    end_child: "EndChild | None" = None
+    """How a child whose code is gone is ended from its journal (floor 5 knows)."""
 
     def blob_due(self, digest: str) -> bool:
         """Whether a blob must be put before it is referred to: a ledger may forget one that was not put for long."""

@@ -8,7 +8,9 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Callable, Iterable, Mapping
+import threading
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
@@ -17,6 +19,7 @@ from retinue.agent.tree import Services, Tree
 from retinue.clock import Clock, SystemClock
 from retinue.config import Limits, RuntimeContext
 from retinue.errors import ConfigurationError, LedgerUnavailable
+from retinue.harness.sync import LoopThread
 from retinue.ids import new_id
 from retinue.ledger.open import open_ledger
 from retinue.ledger.port import Ledger
@@ -24,6 +27,7 @@ from retinue.models.port import ChatModel
 from retinue.ops import DropOwner, PutOwner, RequestCancel
 from retinue.rows import OwnerRow
 from retinue.secrets import Redactor, SecretRef
+from retinue.subagents.delegate import end_child
 from retinue.tools.pool import ToolThreads
 
 if TYPE_CHECKING:
@@ -75,6 +79,10 @@ class Runtime:
         self._used: list[ChatModel] = []
         self._services: Services | None = None
         self._outputs: dict[Any, OutputType] = {}
+        self.loop_thread = LoopThread()
+        self._claiming = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._claims: set[object] = set()
         self._opening = asyncio.Lock()
 
     @property
@@ -89,12 +97,37 @@ class Runtime:
 
         Raises:
             LedgerUnavailable: saying what is wrong with the store and what to do.
+            ConfigurationError: `other_loop`: it is open in another event loop.
         """
-        if self._services is None:
-            async with self._opening:
-                if self._services is None:
-                    self._services = await self._open()
+        with self._claimed():
+            if self._services is None:
+                async with self._opening:
+                    if self._services is None:
+                        self._services = await self._open()
         return self
+
+    @contextmanager
+    def _claimed(self) -> Generator[None, None, None]:
+        """Belong to this event loop, for the block and while it is open; a loop that runs no more has lost its claim."""
+        loop, claim = asyncio.get_running_loop(), object()
+        with self._claiming:
+            if self._loop is not loop:
+                taken = self._services is not None or self._claims
+                if taken and self._loop is not None and self._loop.is_running():
+                    raise ConfigurationError(
+                        "this agent, or the `Runtime` that it shares, is in use in another event loop",
+                        code="other_loop",
+                        remedy="make one agent for each event loop, or use `run_sync` in every thread; "
+                        "`close()` there (after `run_sync`: `close_sync()`) sets it free",
+                    )
+                self._loop, self._claims, self._opening = loop, set(), asyncio.Lock()
+            claims = self._claims
+            claims.add(claim)
+        try:
+            yield
+        finally:
+            with self._claiming:
+                claims.discard(claim)
 
     async def _open(self) -> Services:
         await self.ledger.open()
@@ -117,6 +150,7 @@ class Runtime:
             owner_id=self.owner_id,
             threads=ToolThreads(self.limits.tool_threads),
             redactor=self.redactor,
+            end_child=end_child,
         )
 
     def model(self, wanted: str | ChatModel, parent: ChatModel | None = None) -> ChatModel:
@@ -205,7 +239,15 @@ class Runtime:
         return True
 
     async def close(self) -> None:
-        """Stop what runs, with its end in the ledger, and release everything. Idempotent."""
+        """Stop what runs, with its end in the ledger, and release everything. Idempotent.
+
+        Raises:
+            ConfigurationError: `other_loop`: it is open in another event loop.
+        """
+        with self._claimed():
+            await self._close()
+
+    async def _close(self) -> None:
         await self._stop_drivers()
         services, self._services = self._services, None
         try:
@@ -224,7 +266,10 @@ class Runtime:
             if services is not None:
                 await self.ledger.close()
                 self.owner_id = new_id("own")
-                self._opening = asyncio.Lock()
+
+    def close_sync(self) -> None:
+        """`close` for code that used `run_sync`; what still runs ends cancelled. Idempotent, from any thread."""
+        self.loop_thread.close(self.close)
 
     async def _leave(self) -> None:
         try:

@@ -316,6 +316,7 @@ async def _make_child(
             copied, projection = Copied(history, projection.state), Projection()
             projection.cut = any(isinstance(entry.message, ToolResult) and bool(entry.message.blobs) for entry in history)
     else:
+        await run.journal.flush()  # others may write to this thread too: only the child's beginning can be refused for it
         stored = await run.tree.services.ledger.journal(key)
         if stored is None:
             raise LedgerError(f"thread `{key.thread}` of session `{key.session}` is not in the ledger")
@@ -414,15 +415,44 @@ async def reattach(
         envelope=None if blob is None else envelope_from_blob(blob, projection.envelope_hash),
         output=definition.output or run.output,
     )
-    attached = _Child(run, child, invocation, words, invocation.timeout_seconds)
-    if row.state.terminal:
-        return attached.outcome(RunEnd(row.state.value, row.reason), Batch())  # type: ignore[arg-type]
+    attached = _Child(run, child, invocation, words, _left(run, invocation))
+    if (finished := projection.finished) is not None:
+        return attached.outcome(RunEnd(finished.status, finished.reason, finished.message, finished.remedy), Batch())
     await recover(child)
     if row.state is RunState.WAITING:
         child.journal.put_run(msgspec.structs.replace(row, state=RunState.RUNNING, owner=run.tree.services.owner_id))
     if invocation.state is InvocationState.WAITING:
         attached.put(InvocationState.RUNNING, run.journal.stage_op)
     return attached.prepared()
+
+
+def _left(run: Run, invocation: InvocationRow) -> float | None:
+    """What is left of a time limit: a caller's wait counts wall time from when it began, over every attempt."""
+    if invocation.timeout_seconds is None:
+        return None
+    return max(0.0, invocation.timeout_seconds - (run.journal.clock.now_ms() - invocation.started_at) / 1_000)
+
+
+async def end_child(run: Run, started: SubAgentInvocationStartedEvent) -> Prepared | CallOutcome:
+    """End a child whose code is gone, from its journal alone: its run is stopped, so no model and no tool is needed (M8)."""
+    parent = run.definition
+    nobody = AgentDefinition(
+        agent_id=started.child_agent_id,
+        model=parent.model,
+        model_reference=parent.model_reference,
+        instructions="",
+        tools={},
+        gate=parent.gate,
+    )
+    return await reattach(run, started, nobody, _Gone())
+
+
+class _Gone(Format):
+    """How the end of a child is worded whose surface is gone."""
+
+    def content(self, end: ChildEnd) -> str:
+        """See `Format`."""
+        return f"The subagent `{end.row.name}` was stopped ({end.reason or end.status})."
 
 
 class _Child:
@@ -451,10 +481,15 @@ class _Child:
     async def _within(self, seconds: float) -> RunEnd:
         """Drive the child; at the limit it is stopped like any other stop, and ends with what it has."""
 
-        async def watch() -> None:
-            await self._child.journal.clock.sleep(seconds)
+        def reached() -> None:
             self._child.stop_with_intent(TIME_LIMIT, by="time limit", below="the time limit of a run above was reached")
 
+        async def watch() -> None:
+            await self._child.journal.clock.sleep(seconds)
+            reached()
+
+        if seconds <= 0:  # it was reached while nobody worked on the run
+            reached()
         timer = asyncio.create_task(watch(), name=f"retinue time limit {self._invocation.invocation_id}")
         try:
             return await self._child.drive()
