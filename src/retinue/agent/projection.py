@@ -29,7 +29,6 @@ from retinue.events import (
 from retinue.messages import (
     ZERO_USAGE,
     AssistantMessage,
-    CallRef,
     Entry,
     OutputSpec,
     ToolCall,
@@ -159,7 +158,7 @@ class Projection:
         if handler is not None:
             handler(self, event, seq, attempt)
 
-    def _on_run_started(self, event: RunStartedEvent, _seq: int, attempt: int, run_id: str = "") -> None:
+    def _on_run_started(self, event: RunStartedEvent, _seq: int, attempt: int) -> None:
         if attempt == 1:
             self._reset_run()
         self.agent_id = event.agent_id
@@ -259,12 +258,6 @@ class Projection:
 
     def _on_finished(self, event: RunFinishedEvent, _seq: int, _attempt: int) -> None:
         self.finished = event
-
-    def place_of(self, ref: CallRef) -> ToolCall | None:
-        """The open call with this identity."""
-        if self.open is None or self.open.message.id != ref.message_id:
-            return None
-        return self.open.message.calls[ref.index]
 
 
 _HANDLERS: Final[dict[type[Event], Callable[[Projection, Any, int, int], None]]] = {

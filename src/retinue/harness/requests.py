@@ -1,6 +1,5 @@
 """Requests to people: as they are shown, and how an answer gets to the run that waits for it (D-28)."""
 
-from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -79,8 +78,3 @@ async def answer_request(
             remedy="nothing needs to be done; the first answer holds",
         ) from conflict
     return answered
-
-
-def views(rows: Sequence[RequestRow]) -> list[PermissionRequest]:
-    """The views of several rows."""
-    return [request_view(row) for row in rows]

@@ -140,6 +140,9 @@ def with_defaults(declaration: SubAgent, surface: ResolvedSurface) -> ResolvedDe
     any_depth, root_only = SubAgentAvailability.ANY_ALLOWED_DEPTH, SubAgentAvailability.ROOT_ONLY
     timeout = _or(declaration.timeout_seconds, ROSTER_TIMEOUT_SECONDS if roster else None)
     builtin = _or(declaration.builtin_tools, "all" if roster else ())
+    fields = declaration.run_config.fields(DEFAULT_ROSTER_FIELDS if roster else DEFAULT_TOOL_FIELDS)
+    if surface == "tool" and declaration.surface != SubAgentSurface.BOTH and declaration.tools and builtin != "named":
+        _check_tools_inherited(name, fields)
     return ResolvedDeclaration(
         declaration=declaration,
         surface=surface,
@@ -152,7 +155,7 @@ def with_defaults(declaration: SubAgent, surface: ResolvedSurface) -> ResolvedDe
         context_policy=SubAgentContextPolicy(policy),
         new_session=roster or policy == SubAgentContextPolicy.ISOLATED,
         invocation_mode_policy=mode,
-        fields=declaration.run_config.fields(DEFAULT_ROSTER_FIELDS if roster else DEFAULT_TOOL_FIELDS),
+        fields=fields,
         requires_permission=_or(declaration.requires_permission, not roster),
         # A roster child's depth is bounded by this, a tool's by its availability.
         leaf=_or(declaration.leaf, roster),
@@ -182,6 +185,14 @@ def workspace_plan(resolved: ResolvedDeclaration, main: Path, *, inside: bool = 
         remedy = "use a folder inside of it, or declare the subagent in code"
         raise refuse(resolved.name, f"`workspace` `{defined}` leads out of the workspace", remedy, code="workspace_outside")
     return WorkspacePlan(root=main if shared else folder, base_file=folder / "AGENTS.md", create=False)
+
+
+def _check_tools_inherited(name: str, fields: frozenset[SubAgentRunConfigFields]) -> None:
+    """`tools` names inherited tools, and a child called as a tool inherits none unless its author says so (D-26)."""
+    if SubAgentRunConfigFields.TOOLS not in fields:
+        problem = "`tools` names tools of its parent, which a child called as a tool does not inherit"
+        remedy = 'add `.with_run_config(SubAgentRunConfig.inherit().include("tools"))`, or give it `tool_harnesses`'
+        raise refuse(name, problem, remedy, code="tools_not_inherited")
 
 
 def _check_surface(declaration: SubAgent, surface: ResolvedSurface) -> None:

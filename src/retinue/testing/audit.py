@@ -30,6 +30,7 @@ from retinue.ledger.port import Ledger
 from retinue.messages import AssistantMessage, CallRef, Usage, UserMessage
 from retinue.ops import Record
 from retinue.rows import InvocationRow, RunRow
+from retinue.states import RequestState
 
 __all__ = ["Told", "audit", "spent", "told", "transcript"]
 
@@ -107,6 +108,7 @@ async def audit(ledger: Ledger, root_run: str) -> list[str]:
     """Every invariant that a tree breaks, in words; an empty list for a sound one, whatever state it is in."""
     faults: list[str] = []
     runs = await told(ledger, root_run)
+    faults += await _left_behind(ledger, root_run, runs)
     for one in runs:
         where = f"run of `{one.row.agent_id}`"
         found = [*_order(one), *_run(one), *_calls(one), *_requests(one)]
@@ -117,6 +119,24 @@ async def audit(ledger: Ledger, root_run: str) -> list[str]:
         places = [] if journal is None else [record.seq for record in journal.own]
         if journal is None or places != list(range(1, journal.row.head + 1)):
             faults.append(f"{where}: its journal has gaps: {places}")
+    return faults
+
+
+async def _left_behind(ledger: Ledger, root_run: str, runs: Sequence[Told]) -> list[str]:
+    """Under a root that has ended nothing goes on: no run, no delegation, no open question."""
+    root = next((one.row for one in runs if one.row.run_id == root_run), None)
+    if root is None or not root.state.terminal:
+        return []
+    faults = [
+        f"run of `{one.row.agent_id}` is {one.row.state} under a root that has ended"
+        for one in runs
+        if not one.row.state.terminal
+    ]
+    for row in await ledger.invocations(root_run=root_run):
+        if not row.state.terminal:
+            faults.append(f"delegation to `{row.child_agent_id}` is {row.state} under a root that has ended")
+    for request in await ledger.requests(root_run=root_run, state=RequestState.OPEN):
+        faults.append(f"a request of `{request.agent_id}` is open under a root that has ended")
     return faults
 
 

@@ -112,7 +112,7 @@ class Writes:
         if found is None:
             run = self._execute("SELECT attempt FROM run WHERE run_id = ?", (first.run,)).fetchone()
             rules.check_append(op, self._place(op.key), run and run[0])
-            return
+            raise AssertionError("the statement refused what the rules allow")  # never a receipt for what was not written
         (thread_id,), generation = found, op.generation
         for start in range(0, len(events), _CHUNK):
             values: list[Any] = []
