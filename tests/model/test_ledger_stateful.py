@@ -46,15 +46,18 @@ from retinue.testing.conformance.sample import invocation_row, mail, request_row
 from retinue.testing.reference import ReferenceLedger, Refused
 
 EXPLORE = int(os.environ.get("RETINUE_EXPLORE", "1"))
-THREADS = [ThreadKey("", "ses", name) for name in ("a", "b", "c", "d", "e")]
+THREADS = [ThreadKey("", "ses", name) for name in ("a", "b", "c")]
 NUMBERS = st.integers(0, 30)
 T = TypeVar("T")
 
 RUN_ENDS = (RunState.COMPLETED, RunState.FAILED, RunState.CANCELLED)
 ATTEMPTS = st.integers(1, 3)
-EXPECTED_RUN = st.none() | st.tuples(st.sampled_from(RunState), ATTEMPTS)
-EXPECTED_INVOCATION = st.none() | st.tuples(st.sampled_from(InvocationState), ATTEMPTS)
-EXPECTED_REQUEST = st.none() | st.sampled_from(RequestState)
+CHANGES = (
+    st.tuples(st.sampled_from(RunState), st.none() | st.tuples(st.sampled_from(RunState), ATTEMPTS))
+    | st.tuples(st.sampled_from(InvocationState), st.none() | st.tuples(st.sampled_from(InvocationState), st.just(1)))
+    | st.tuples(st.sampled_from(RequestState), st.none() | st.sampled_from(RequestState))
+)
+"""A row's new state, and the state that is expected of it."""
 
 
 @dataclass
@@ -140,10 +143,12 @@ class LedgersAndModel(RuleBasedStateMachine):
         return row is not None and row.attempt > owner.row.attempt
 
     def own(self, owner: Owner, *ops: Op) -> bool:
-        """A commit of an owner: one that was taken over from writes nothing."""
+        """A commit of an owner: one that was taken over from writes nothing. One that was not reads again after a refusal."""
         fenced = self.fenced(owner)
         done = self.commit(*ops)
         assert not (fenced and done), "a fenced owner has written"
+        if not done and not fenced:
+            owner.generation, owner.head = self.model.place(owner.row.key) or (1, 0)
         return done
 
     def begin(self, key: ThreadKey, above: RunRow | None = None) -> tuple[list[Op], Owner]:
@@ -246,16 +251,21 @@ class LedgersAndModel(RuleBasedStateMachine):
             row = self.model.requests[names[number % len(names)]]
             letter = mail(f"mail_{row.request_id}", state)
             answered = PutRequest(msgspec.structs.replace(row, state=state), RequestState.OPEN)
-            for _ in range(1 + twice):
-                self.commit(answered, PutMail(row.key, letter))
+            self.commit(answered, PutMail(row.key, letter))
+            if twice:
+                self.commit(PutMail(row.key, letter), answered)
+                self.commit(PutMail(row.key, letter))
 
-    @rule(who=NUMBERS, number=NUMBERS)
-    def take_mail(self, who: int, number: int) -> None:
+    @rule(who=NUMBERS, number=NUMBERS, again=st.booleans())
+    def take_mail(self, who: int, number: int, again: bool) -> None:
+        """What was taken does not come back, if it is delivered once more."""
         owner = self.owner(who)
         if owner is not None:
             letters = list(self.model.mail.get(owner.row.key, {})) or ["mail_none"]
             letter = letters[number % len(letters)]
             self.own(owner, TakeMail(owner.row.key, letter), owner.append(f"told {letter}"))
+            if again:
+                self.commit(PutMail(owner.row.key, mail(letter)))
 
     @rule(number=NUMBERS)
     def cancel(self, number: int) -> None:
@@ -264,26 +274,22 @@ class LedgersAndModel(RuleBasedStateMachine):
 
     # What anybody may try
 
-    @rule(number=NUMBERS, state=st.sampled_from(RunState), attempt=ATTEMPTS, expect=EXPECTED_RUN, thread=NUMBERS)
-    def put_any_run(self, number: int, state: RunState, attempt: int, expect: tuple[RunState, int] | None, thread: int) -> None:
-        names = [*self.model.runs, "run_new"]
-        stored = self.model.runs.get(names[number % len(names)])
-        row = stored or run_row(names[-1], THREADS[0])
-        change = PutRun(msgspec.structs.replace(row, state=state, attempt=max(attempt, row.attempt)), expect)
-        key = THREADS[thread % len(THREADS)]
-        self.commit(PutState("", "ses", "note", msgspec.Raw(b"1")), change, Append(key, *(self.model.place(key) or (1, 0)), ()))
-
-    @rule(number=NUMBERS, state=st.sampled_from(InvocationState), expect=EXPECTED_INVOCATION)
-    def put_any_invocation(self, number: int, state: InvocationState, expect: tuple[InvocationState, int] | None) -> None:
-        names = [*self.model.invocations, "inv_new"]
-        row = self.model.invocations.get(names[number % len(names)]) or invocation_row(names[-1], THREADS[0], THREADS[1])
-        self.commit(PutInvocation(msgspec.structs.replace(row, state=state), expect))
-
-    @rule(number=NUMBERS, state=st.sampled_from(RequestState), expect=EXPECTED_REQUEST)
-    def put_any_request(self, number: int, state: RequestState, expect: RequestState | None) -> None:
-        names = [*self.model.requests, "req_new"]
-        row = self.model.requests.get(names[number % len(names)]) or request_row(names[-1], THREADS[0])
-        self.commit(PutRequest(msgspec.structs.replace(row, state=state), expect))
+    @rule(number=NUMBERS, change=CHANGES, attempt=ATTEMPTS)
+    def put_any_row(self, number: int, change: tuple[Any, Any], attempt: int) -> None:
+        """A row in any state, whatever is expected of it, in the middle of other ops that must not stay behind."""
+        state, expect = change
+        op: Op
+        if isinstance(state, RunState):
+            run = chosen(self.model.runs, number) or run_row("run_new", THREADS[0])
+            op = PutRun(msgspec.structs.replace(run, state=state, attempt=max(attempt, run.attempt)), expect)
+        elif isinstance(state, InvocationState):
+            invocation = chosen(self.model.invocations, number) or invocation_row("inv_new", THREADS[0], THREADS[1])
+            op = PutInvocation(msgspec.structs.replace(invocation, state=state), expect)
+        else:
+            request = chosen(self.model.requests, number) or request_row("req_new", THREADS[0])
+            op = PutRequest(msgspec.structs.replace(request, state=state), expect)
+        key = THREADS[attempt % len(THREADS)]
+        self.commit(PutState("", "ses", "note", msgspec.Raw(b"1")), op, Append(key, *(self.model.place(key) or (1, 0)), ()))
 
     @rule(source=NUMBERS, thread=NUMBERS, seq=st.integers(0, 6), generation=st.integers(1, 2), new=st.booleans())
     def fork(self, source: int, thread: int, seq: int, generation: int, new: bool) -> None:
@@ -291,19 +297,28 @@ class LedgersAndModel(RuleBasedStateMachine):
         place = self.model.place(key) or (0, 0)
         self.commit(CreateThread(thread_row(key, base=base)) if new else OpenGeneration(key, place[0] + 1, place[1], base))
 
-    @rule(thread=NUMBERS, text=st.sampled_from(["x", "y"]), drop=st.booleans(), data=st.binary(max_size=3))
-    def small_things(self, thread: int, text: str, drop: bool, data: bytes) -> None:
-        key = THREADS[thread % len(THREADS)]
-        op = DropDraft(key, text) if drop else PutDraft(key, Draft(text, f"draft {thread}", 1))
-        self.commit(PutBlob(data.hex(), data), PutState("", "ses", text, msgspec.Raw(b'"' + text.encode() + b'"')), op)
+    @rule(thread=NUMBERS, what=st.sampled_from(["draft", "no draft", "blob", "state", "hide", "purge", "open again"]))
+    def whatever_else(self, thread: int, what: str) -> None:
+        key, number = THREADS[thread % len(THREADS)], str(thread % 4)
+        match what:
+            case "draft":
+                self.commit(PutDraft(key, Draft(number, f"draft {thread}", 1)))
+            case "no draft":
+                self.commit(DropDraft(key, number))
+            case "blob":
+                self.commit(PutBlob(number, number.encode()))
+            case "state":
+                self.commit(PutState("", "ses", number, msgspec.Raw(number.encode())))
+            case "hide":
+                self.commit(HideThread(key))
+            case "purge":
+                self.purge(key)
+            case _:
+                for ledger in self.ledgers:
+                    self.do(ledger.close())
+                    self.do(ledger.open())
 
-    @rule(thread=NUMBERS)
-    def hide(self, thread: int) -> None:
-        self.commit(HideThread(THREADS[thread % len(THREADS)]))
-
-    @rule(thread=NUMBERS)
-    def purge(self, thread: int) -> None:
-        key = THREADS[thread % len(THREADS)]
+    def purge(self, key: ThreadKey) -> None:
         runs, purged = {name for name, row in self.model.runs.items() if row.key == key}, self.model.purge(key)
         for ledger in self.ledgers:
             code = ""
@@ -317,12 +332,6 @@ class LedgersAndModel(RuleBasedStateMachine):
             self.seen = {place: records for place, records in self.seen.items() if place[0] != key}
             there = {*self.model.runs, *self.model.invocations, *self.model.requests}
             self.ended = {name: row for name, row in self.ended.items() if name in there}
-
-    @rule()
-    def open_again(self) -> None:
-        for ledger in self.ledgers:
-            self.do(ledger.close())
-            self.do(ledger.open())
 
     # What must hold
 
@@ -387,12 +396,17 @@ class LedgersAndModel(RuleBasedStateMachine):
                     assert of_run == sorted(of_run), "an earlier attempt wrote after a later one"
 
 
+def chosen(rows: dict[str, T], number: int) -> T | None:
+    """One of the rows, or None."""
+    return [*rows.values(), None][number % (len(rows) + 1)]
+
+
 def said(records: Sequence[Record]) -> list[tuple[str, bytes, str, int]]:
     return [(record.type, record.body, record.run, record.attempt) for record in records]
 
 
 LedgersAndModel.TestCase.settings = settings(
-    max_examples=40 * EXPLORE,
+    max_examples=120 * EXPLORE,
     stateful_step_count=30,
     deadline=None,
     derandomize=EXPLORE == 1,
