@@ -517,7 +517,8 @@ class _Child:
             text = dumps(self._child.answer().plain).decode()  # the value alone, whatever stood around it
         status, reason, message = end.status, end.reason, end.message
         if end.status == "cancelled" and end.reason == TIME_LIMIT:
-            limit = "" if self._timeout is None else f" of {self._timeout:g} s"
+            seconds = self._invocation.timeout_seconds
+            limit = "" if seconds is None else f" of {seconds:g} s"
             told = f"the time limit{limit} was reached"
             status, reason, message = TIMEOUT, TIMEOUT, f"{told}; {message}" if message else told
         state = InvocationState.FAILED if status == TIMEOUT else InvocationState(end.status)
