@@ -12,7 +12,7 @@ __all__ = ["main"]
 F = TypeVar("F", bound=Callable[..., Any])
 
 EPILOGUE: Final = "Exit codes: 0 completed, 1 failed, 2 usage or configuration, 3 waiting for an answer, 4 limit, \
-5 model unreachable, 130 interrupted (what was done is kept)."
+5 model unreachable, 130 cancelled by Ctrl-C (what was done is kept)."
 
 
 def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -76,7 +76,8 @@ def demo(**options: Any) -> int:
 def run(**options: Any) -> int:
     """Give TASK to an agent that works in a folder and may delegate. `-` reads the task from stdin.
 
-    The answer goes to stdout, progress to stderr. Ctrl-C stops the whole tree and keeps what was done.
+    The answer goes to stdout, progress to stderr. Ctrl-C cancels the whole tree and keeps what was done; its session can
+    be continued. A second Ctrl-C leaves at once, and `retinue resume` brings the run to its end.
     """
     from retinue.cli.run import run_task
 
@@ -92,7 +93,7 @@ def run(**options: Any) -> int:
 @json_option
 @click.option("--quiet", "-q", is_flag=True, help="Show the answer only.")
 def resume(**options: Any) -> int:
-    """Go on with a run that was interrupted or waits for an answer: the newest one, or RUN_OR_SESSION."""
+    """Go on with a run whose process is gone, or that waits for an answer: the newest one, or RUN_OR_SESSION."""
     from retinue.cli.run import resume_run
 
     return resume_run(**options)
@@ -100,7 +101,7 @@ def resume(**options: Any) -> int:
 
 @cli.group()
 def threads() -> None:
-    """Look at conversations and trees. Only reads."""
+    """Look at conversations and trees, or delete them. Only `delete` changes anything."""
 
 
 @threads.command("list")

@@ -137,7 +137,7 @@ class _Interrupts:
             if self._main is not None:
                 self._main.cancel()
             return
-        self._cancelling = asyncio.create_task(self._agent.cancel(reason="interrupted"), name="retinue-interrupt")
+        self._cancelling = asyncio.create_task(self._agent.cancel(reason="Ctrl-C or a signal"), name="retinue-interrupt")
         if self.question is not None:
             self.question.cancel()
         self._viewer.say("Stopping the whole tree … (Ctrl-C again leaves at once)")
