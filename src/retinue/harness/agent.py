@@ -1,12 +1,12 @@
 """`Agent`: an agent that can run, with its tools and subagents, on a ledger."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self
 
 from retinue.agent.definition import AgentDefinition
 from retinue.agent.middleware import Middleware
@@ -28,7 +28,6 @@ from retinue.harness.requests import answer_request, request_view
 from retinue.harness.results import RunResult
 from retinue.harness.running import Started, begin, checked, go_on
 from retinue.harness.runtime import Runtime
-from retinue.harness.sync import LoopThread
 from retinue.harness.takeover import find_root
 from retinue.harness.threads import Thread, Threads
 from retinue.ids import check_agent_id
@@ -46,8 +45,6 @@ from retinue.tools.harness import ToolHarness, collect
 from retinue.tools.port import Capability
 
 __all__ = ["Agent"]
-
-T = TypeVar("T")
 
 
 class Agent:
@@ -113,10 +110,10 @@ class Agent:
         self._own_runtime = runtime is None
         self._entered = False
         self._built = False
-        self._sync: LoopThread | None = None
         self._definition: AgentDefinition | None = None
         self.on_request = on_request
         self.runtime = runtime or Runtime(ledger=ledger, limits=limits, models=models)
+        self._sync = self.runtime.loop_thread
         self.limits = replace(self.runtime.limits, max_depth=min(self.runtime.limits.max_depth, max_subagent_depth))
         self.threads = Threads(self)
         on_roster = tuple(one for one in subagents if one.surface in (UNSET, "roster", "both"))
@@ -248,17 +245,12 @@ class Agent:
         return checked(await driver.result(), check)
 
     def run_sync(self, text: str, *, context: RuntimeContext | None = None, output: Any = None, check: bool = True) -> RunResult:
-        """`run` for code that is not async. Ctrl-C stops the whole tree.
+        """`run` for code that is not async, from any thread; calls run side by side. Ctrl-C stops the whole tree.
 
         Raises:
-            ConfigurationError: called from async code.
+            ConfigurationError: called from async code; `other_loop`: the agent is in use in an event loop.
         """
-        return self._in_thread(self.run(text, context=context, output=output, check=check))
-
-    def _in_thread(self, work: Coroutine[Any, Any, T]) -> T:
-        if self._sync is None:
-            self._sync = LoopThread()
-        return self._sync.run(work)
+        return self._sync.run(self.run(text, context=context, output=output, check=check))
 
     async def stream(
         self, text: str, *, context: RuntimeContext | None = None, output: Any = None, patient: bool = False
@@ -459,11 +451,9 @@ class Agent:
             await self.runtime.close()
 
     def close_sync(self) -> None:
-        """`close` for code that used `run_sync`."""
-        if self._sync is not None:
-            self._sync.run(self.close())
-            self._sync.close()
-            self._sync = None
+        """`close` for code that used `run_sync`; what still runs ends cancelled. Idempotent, from any thread."""
+        if self._own_runtime:
+            self.runtime.close_sync()
 
     async def __aenter__(self) -> Self:
         self._entered = True

@@ -2,8 +2,9 @@
 
 import asyncio
 import threading
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, Final, TypeVar
 
 from retinue.errors import ConfigurationError
 
@@ -11,54 +12,106 @@ __all__ = ["LoopThread"]
 
 T = TypeVar("T")
 
+END_SECONDS: Final = 10.0
+"""How long an interrupt or a close waits for a cancelled piece of work to end."""
+
 
 class LoopThread:
-    """An event loop in a daemon thread. Work is handed in from any thread; an interrupt stops the work, not just the wait."""
+    """An event loop in a daemon thread, there from the first work to `close`.
+
+    Work is handed in from any thread and runs side by side. An interrupt stops the work, not just the wait.
+    """
 
     def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="retinue-sync", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
+        self._lock = threading.Lock()  # held by a close to its end: work that comes meanwhile gets a new loop afterwards
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._works: set[asyncio.Task[Any]] = set()  # touched in the loop only
+        self._waiting: set[Future[Any]] = set()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run `work` in the loop thread and wait for it.
 
         Raises:
             ConfigurationError: called from async code, which must `await` instead.
+            CancelledError: of `concurrent.futures`: the loop was closed before the work had ended.
         """
         try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            pass
-        else:
+            _refuse_async("run_sync", "run(…)")
+        except ConfigurationError:
             work.close()
-            raise ConfigurationError(
-                "`run_sync` was called from async code", remedy="write `await agent.run(…)` instead of `agent.run_sync(…)`"
-            )
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+            raise
+        ended = threading.Event()
+        with self._lock:
+            future = asyncio.run_coroutine_threadsafe(self._work(work, ended), self._started())
+            self._waiting.add(future)
         try:
             return future.result()
         except KeyboardInterrupt:
             future.cancel()  # the run is stopped and its end recorded, then the interrupt goes on
-            stopped = asyncio.run_coroutine_threadsafe(_settled(), self._loop)
+            ended.wait(END_SECONDS)
+            raise
+        finally:
+            self._waiting.discard(future)
+
+    def close(self, finish: Callable[[], Awaitable[object]]) -> None:
+        """Await `finish()` in the loop, end what still runs there, then the loop and its thread. Idempotent, from any thread.
+
+        Raises:
+            ConfigurationError: called from async code.
+        """
+        _refuse_async("close_sync", "close()")
+        with self._lock:
+            loop, thread = self._loop, self._thread
+            if loop is None or thread is None:
+                return
             try:
-                stopped.result(timeout=10)
+                asyncio.run_coroutine_threadsafe(self._end(finish), loop).result()
             finally:
-                raise
+                self._loop = self._thread = None
+                loop.call_soon_threadsafe(loop.stop)
+                thread.join()
+                loop.close()
+                for future in list(self._waiting):
+                    future.cancel()  # whoever waits for work that heeds no cancellation waits no longer
 
-    def close(self) -> None:
-        """End the loop and its thread."""
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+    def _started(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(target=_serve, args=(self._loop,), name="retinue-sync", daemon=True)
+            self._thread.start()
+        return self._loop
+
+    async def _work(self, work: Coroutine[Any, Any, T], ended: threading.Event) -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        self._works.add(task)
+        try:
+            return await work
+        finally:
+            self._works.discard(task)
+            ended.set()
+
+    async def _end(self, finish: Callable[[], Awaitable[object]]) -> None:
+        await finish()
+        if self._works:  # handed in just before: what they opened meanwhile is released as well
+            for task in self._works:
+                task.cancel()
+            await asyncio.wait(set(self._works), timeout=END_SECONDS)
+            await finish()
+        self._works.clear()
 
 
-async def _settled() -> None:
-    """Return when the other tasks of this loop have ended."""
-    others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-    if others:
-        await asyncio.gather(*others, return_exceptions=True)
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    loop.run_forever()
+
+
+def _refuse_async(called: str, instead: str) -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise ConfigurationError(
+        f"`{called}` was called from async code", remedy=f"write `await agent.{instead}` instead of `agent.{called}(…)`"
+    )
