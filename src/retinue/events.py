@@ -83,6 +83,7 @@ class RunStartedEvent(Event, frozen=True, kw_only=True, omit_defaults=True, rena
     """A run begins, or another owner goes on with it (`attempt` > 1).
 
     `max_iters` and `output` (the form that the answer must have) hold for this run, so that a resumed run keeps them.
+    `rules` (of a root run, where it has any) are the lists `allow`, `ask` and `deny` that it was started under.
     """
 
     TYPE: ClassVar[str] = "RUN_STARTED"
@@ -96,6 +97,7 @@ class RunStartedEvent(Event, frozen=True, kw_only=True, omit_defaults=True, rena
     max_iters: int = 10
     invocation_id: str | None = None
     output: OutputSpec | None = None
+    rules: dict[str, tuple[str, ...]] = {}
 
 
 class MessageEvent(Event, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):

@@ -138,7 +138,13 @@ def resume_run(
         if row is None:
             print("nothing to resume: no run is interrupted or waiting", file=sys.stderr)
             return Exit.COMPLETED
-        folder = Path(row.workspace) if row.workspace else workspace
+        if row.workspace is None:
+            raise ConfigurationError(
+                f"run `{row.run_id}` was started by an agent in code, `{row.agent_id}`, and needs that code to go on",
+                code="no_executor",
+                remedy="resume it from there: `await agent.resume(run_id)`",
+            )
+        folder = Path(row.workspace)
         named = model or row.model or choose_model(None, folder)
         agent = await trusted_agent(row.agent_id, folder, model=named, ledger=ledger, trust=trust)
         async with agent:

@@ -28,6 +28,7 @@ from retinue.harness.requests import answer_request, request_view
 from retinue.harness.results import RunResult
 from retinue.harness.running import Started, begin, checked, go_on
 from retinue.harness.runtime import Runtime
+from retinue.harness.stored import check_tools, started_with, stored_rules
 from retinue.harness.takeover import find_root
 from retinue.harness.threads import Thread, Threads
 from retinue.ids import check_agent_id
@@ -161,6 +162,16 @@ class Agent:
         if self._definition is None:
             self._definition = assemble(self._equipment(context))
         return self._definition
+
+    @property
+    def permissions(self) -> PermissionRules | None:
+        """The rules that it was made with."""
+        return self._permissions
+
+    def _definition_under(self, stored: PermissionRules, context: RuntimeContext | None) -> AgentDefinition:
+        """The agent as it goes on with a run that was started under `stored`: its own rules can only tighten those."""
+        equipment = self._equipment(context)
+        return assemble(replace(equipment, rules=(stored, *equipment.rules), labels=(self.name, *equipment.labels)))
 
     def _equipment(self, context: RuntimeContext | None, *, model: ChatModel | None = None) -> Equipment:
         model = model or self._resolved_model()
@@ -338,17 +349,21 @@ class Agent:
         """The agent that a stored run is of: this one, or one of its children.
 
         Raises:
-            ConfigurationError: `no_executor`, it is another agent's.
+            ConfigurationError: `no_executor`, it is another agent's, or has tools that this one lacks.
         """
         context = RuntimeContext(user_id=root.key.user or None, session_id=root.key.session, thread_id=root.key.thread)
+        started = await started_with(self.runtime.ledger, root)
+        own = self._definition_under(stored_rules(started), context)
         try:
-            return child_definition(self.definition(context), root.agent_id, depth=root.depth, context=context)
+            definition = child_definition(own, root.agent_id, depth=root.depth, context=context)
         except UnknownId as error:
             raise ConfigurationError(
                 f"run `{root.run_id}` belongs to agent `{root.agent_id}`, and this is `{self.name}`",
                 code="no_executor",
                 remedy=f"resume it with an agent named `{root.agent_id}`",
             ) from error
+        await check_tools(self.runtime.ledger, root, started, definition)
+        return definition
 
     async def requests(self, session_id: str, *, user_id: str | None = None) -> Sequence[PermissionRequest]:
         """The open requests of all trees of a session, of descendants too, the oldest first (H-22)."""

@@ -137,6 +137,10 @@ class HarnessAgent(Agent):
         self._check_trust()
         return assemble(self._equipment(context))
 
+    def _definition_under(self, stored: PermissionRules, context: RuntimeContext | None) -> AgentDefinition:
+        self._check_trust()
+        return super()._definition_under(stored, context)
+
     def _equipment(self, context: RuntimeContext | None, *, model: ChatModel | None = None) -> Equipment:
         equipment = super()._equipment(context, model=model)
         texts = (self._instructions, self.workspace.read_instructions())

@@ -15,6 +15,7 @@ from retinue.errors import RunCancelled, RunFailed, ThreadBusy
 from retinue.harness.requests import request_view
 from retinue.harness.results import RunResult
 from retinue.harness.runtime import Runtime
+from retinue.harness.stored import plain_rules
 from retinue.harness.takeover import take_over
 from retinue.ids import check_scope_id, new_id
 from retinue.rows import RunRow, ThreadKey, ThreadRow
@@ -168,7 +169,7 @@ async def begin(
     tree = _tree(agent, run_id, key, context, viewer, children=0)
     run = Run(tree, definition, run_row, projection, generation=generation, head=head, stored=False, output=output)
     run.is_root = True
-    stage_run(run, text, created=created)
+    stage_run(run, text, created=created, rules=plain_rules(agent.permissions))
     run.acknowledge = acknowledged
     runtime.trees[run_id] = tree
     tree.runs[run_id] = run

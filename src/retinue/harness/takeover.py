@@ -95,5 +95,6 @@ def _attempt_event(runtime: Runtime, journal: Journal, row: RunRow) -> NewEvent:
         max_iters=first.max_iters,
         invocation_id=first.invocation_id,
         output=first.output,
+        rules=first.rules,
     )
     return NewEvent(event.TYPE, encode_event(event), row.run_id, row.attempt, runtime.clock.now_ms())

@@ -194,10 +194,17 @@ def child_key(run: Run, wanted: Delegation, invocation_id: str) -> ThreadKey:
     return ThreadKey(parent.user, parent.session, tool_child_thread(invocation_id))
 
 
-def stage_run(child: Run, text: str, *, created: ThreadRow | None, copied: "Copied | None" = None) -> None:
+def stage_run(
+    child: Run,
+    text: str,
+    *,
+    created: ThreadRow | None,
+    copied: "Copied | None" = None,
+    rules: Mapping[str, tuple[str, ...]] | None = None,
+) -> None:
     """Stage the beginning of a run: the thread's first event, RUN_STARTED, its input, and its envelope's blob.
 
-    `copied` is what the thread begins with where that is not a reference to another one.
+    `copied` is what the thread begins with where that is not a reference to another one, `rules` the set of a root.
     """
     journal, definition, services = child.journal, child.definition, child.tree.services
     if created is not None:
@@ -219,6 +226,7 @@ def stage_run(child: Run, text: str, *, created: ThreadRow | None, copied: "Copi
             max_iters=definition.max_iters,
             invocation_id=child.row.invocation_id,
             output=None if child.output is None else child.output.spec,
+            rules=dict(rules or {}),
         )
     )
     digest = child.envelope.digest
