@@ -84,7 +84,7 @@ def _call(name: str, **arguments: Any) -> dict[str, Any]:
 
 async def _answer(request: ModelRequest) -> Any:
     await asyncio.sleep(0)
-    low = [{"calls": [_call("look")]}, {"calls": [_call("write", text="x")]}, "low is done"]
+    low = [{"calls": [_call("look")]}, {"calls": [_call("look"), _call("write", text="x")]}, "low is done"]
     turns: dict[str, list[Any]] = {
         "root": [
             {"calls": [_call("mid", input="a"), _call("look"), _call("asked", input="b")]},

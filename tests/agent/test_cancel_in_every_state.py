@@ -25,7 +25,7 @@ from retinue import (
 )
 from retinue.events import RunFinishedEvent, decode
 from retinue.ledger.memory import MemoryLedger
-from retinue.ops import Append, Op, RequestCancel
+from retinue.ops import Append, NewEvent, Op, RequestCancel
 from retinue.states import RunState
 from retinue.testing import StrictProvider, VirtualClock
 from retinue.testing.audit import audit, told
@@ -114,10 +114,11 @@ class Tools(ToolHarness):
 class Scene:
     """A chain of agents `depth` deep, whose last one gets into a state."""
 
-    def __init__(self, provider: StrictProvider, state: str, depth: int) -> None:
+    def __init__(self, provider: StrictProvider, state: str, depth: int, *, beside: bool) -> None:
         self.provider = provider
         self.state = state
         self.depth = depth
+        self.beside = beside
         self.clock = VirtualClock()
         self.ledger = WatchedLedger()
         self.tools = Tools()
@@ -134,7 +135,7 @@ class Scene:
             harness.add_subagent(_child(name, below))
             below = harness
         harnesses: list[ToolHarness] = [below]
-        if self.state == "queued":
+        if self.state == "queued" or self.beside:
             blocker = ToolHarness()
             blocker.add_subagent(_child("blocker"))
             harnesses.append(blocker)
@@ -196,7 +197,7 @@ def _child(name: str, harness: ToolHarness | None = None) -> SubAgent:
 ALL = ("c1", "c2", "blocker", "async_tool", "swallowing_tool", "thread_tool", "quick")
 
 
-def script(state: str, depth: int) -> dict[str, list[Any]]:
+def script(state: str, depth: int, *, beside: bool) -> dict[str, list[Any]]:
     """What the agents of a chain say until the last one is in the state."""
     tool_of = {"thread_in_grace": "thread_tool", "thread_stuck": "thread_tool", "between": "quick"}
     last = tool_of.get(state, "async_tool" if state in ("on_request", "patient", "waiting") else state)
@@ -207,6 +208,8 @@ def script(state: str, depth: int) -> dict[str, list[Any]]:
         if state == "queued" and above == "root":
             blocker = {"name": "blocker", "arguments": {"input": "block"}}
             asked = [blocker, *asked] if depth == 1 else [*asked, blocker]
+        if beside:
+            asked.append({"name": "blocker", "arguments": {"input": "nothing"}})
         turns[above] = [{"text": f"{above} begins", "calls": asked}]
     turns[names[-1]] = [] if state in ("queued", "model") else [{"text": "last begins", "calls": [{"name": last}]}]
     return {name: [*said, f"{name} is done"] for name, said in turns.items()}
@@ -230,6 +233,7 @@ async def _stream(scene: Scene, leave: asyncio.Event) -> str:
         following.cancel()
         leaving.cancel()
         await asyncio.gather(following, leaving, return_exceptions=True)
+    assert (await scene.ledger.runs(roots_only=True))[0].state.terminal  # when the stream is closed the run has ended
     return status
 
 
@@ -245,18 +249,18 @@ async def _follow(scene: Scene, events: Any) -> str:
 
 
 @pytest.mark.parametrize("way", ["cancel", "task", "stream"])
-@pytest.mark.parametrize("depth", [0, 1, 2])
+@pytest.mark.parametrize(("depth", "beside"), [(0, False), (1, False), (2, False), (2, True)])
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.contract("D-07", "D-28")
 @pytest.mark.case("B012", "B024", "B026", "B029", "B038")
-async def test_cancel_in_every_state(state: str, depth: int, way: str) -> None:
-    if (state == "queued" and not depth) or (state == "patient" and way == "task"):
+async def test_cancel_in_every_state(state: str, depth: int, beside: bool, way: str) -> None:
+    if (state == "queued" and (not depth or beside)) or (state == "patient" and way == "task"):
         pytest.skip("the root needs no slot; a stream is not awaited")
-    async with StrictProvider(script(state, depth)) as provider:
+    async with StrictProvider(script(state, depth, beside=beside)) as provider:
         gates = [provider.hold(agent="blocker")] if state == "queued" else []
         if state == "model":
             gates.append(provider.hold(agent=["root", "c1", "c2"][depth]))
-        scene = Scene(provider, state, depth)
+        scene = Scene(provider, state, depth, beside=beside)
         leave = asyncio.Event()
         streamed = way == "stream" or state == "patient"
         run = asyncio.create_task(_stream(scene, leave) if streamed else _run(scene))
@@ -302,20 +306,26 @@ async def _is_cancelled_everywhere(scene: Scene, way: str) -> None:
     assert await audit(scene.ledger, root.run_id) == []
     runs = await told(scene.ledger, root.run_id)
     assert {one.row.agent_id for one in runs} >= set(scene.names)
-    assert {one.row.state for one in runs} == {RunState.CANCELLED}
+    assert {one.row.state for one in runs if not scene.beside or one.row.agent_id != "blocker"} == {RunState.CANCELLED}
     for one in runs:
+        if one.row.state is RunState.COMPLETED:
+            continue
         ended = one.of(RunFinishedEvent)[0]
         assert ended.status == "cancelled"
         if scene.state in STUCK:
             tool_name = "thread_tool" if scene.state == "thread_stuck" else scene.state
             assert ended.message == f"still stopping: `{tool_name}`" or one.row.agent_id not in (scene.names[0], scene.names[-1])
         results = one.of(ToolCallResultEvent)
-        children = [result for result in results if "subAgentStatus" in result.metadata]
+        children = [result for result in results if "subAgentStatus" in result.metadata and result.name != "blocker"]
         assert [result.metadata["subAgentStatus"] for result in children] == ["cancelled"] * len(children)
     intent = scene.ledger.place(lambda op: isinstance(op, RequestCancel))
-    end = scene.ledger.place(lambda op: isinstance(op, Append) and any(event.type == "RUN_FINISHED" for event in op.events))
+    end = scene.ledger.place(lambda op: isinstance(op, Append) and any(_is_stopped(event) for event in op.events))
     assert intent < end if way == "cancel" else intent <= end
     assert await scene.ledger.requests(root_run=root.run_id) == [] or scene.requests
+
+
+def _is_stopped(event: NewEvent) -> bool:
+    return event.type == "RUN_FINISHED" and b'"cancelled"' in event.body
 
 
 async def _goes_on(scene: Scene) -> None:

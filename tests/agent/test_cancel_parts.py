@@ -4,6 +4,8 @@ import asyncio
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -144,12 +146,15 @@ async def test_a_second_cancellation_ends_the_caller_at_once(dies: bool) -> None
     store = SharedStore(MemoryLedger())
     await store.ledger.open()
     process = store.process()
-    model = RecordingModel(chain_script("block"))
-    children = [child("c1", below=child("c2", slow))]
+    script = chain_script("block")
+    script["root"] = [calls(("c1", {"input": "a"}), ("other", {"input": "b"}))]
+    script["other"] = [calls(("wait", {}))]
+    model = RecordingModel(script)
+    children = [child("c1", below=child("c2", slow)), child("other", slow)]
     runtime = Runtime(ledger=process.ledger, clock=clock, limits=Limits(stop_grace=GRACE))
     agent = Agent("root", model=model, subagents=children, runtime=runtime, permissions=ALL)
     run = asyncio.create_task(agent.run("go", context=HERE))
-    await slow.arrived.wait()
+    await _until(lambda: slow.begun == 2)
     run.cancel()
     await clock.advance(1)
     assert not run.done()
@@ -232,6 +237,14 @@ async def test_one_childs_subtree_is_stopped_and_the_parent_goes_on(state: str, 
         await runtime.close()
 
 
+async def _until(holds: Callable[[], bool]) -> None:
+    for _ in range(100_000):
+        if holds():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it never came")
+
+
 async def _until_only(agent: Agent, *names: str) -> None:
     """Return when only these are being driven: the others wait on disk."""
     for _ in range(100_000):
@@ -302,6 +315,59 @@ async def test_a_cancelled_child_of_a_dead_process_is_not_resumed_and_its_parent
     assert await states(store.ledger) == {"root": "completed", "c1": "cancelled"}
     assert len(model.asked("c1")) == 1
     await other.close()
+
+
+@pytest.mark.parametrize("after", range(1, 24))
+async def test_a_stream_that_is_left_at_any_event_has_ended_when_it_is_closed(after: int) -> None:
+    slow, ledger = Slow(), MemoryLedger()
+    runtime = Runtime(ledger=ledger)
+    model = RecordingModel(chain_script("wait"))
+    agent = Agent("root", model=model, subagents=[child("c1", below=child("c2", slow))], runtime=runtime, permissions=ALL)
+    seen = 0
+    async with aclosing(agent.stream("go", context=HERE)) as events:
+        async for _event in events:
+            seen += 1
+            if seen == after:
+                break
+    asked = len(model.requests)
+    assert set((await states(ledger)).values()) == {"cancelled"}
+    assert runtime.drivers == set()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert len(model.requests) == asked
+    await runtime.close()
+
+
+async def test_a_question_that_is_still_on_its_way_into_the_ledger_is_closed_with_its_run() -> None:
+    store, slow = SharedStore(MemoryLedger()), Slow()
+    await store.ledger.open()
+
+    async def answer(request: ModelRequest) -> Any:
+        await store.busy.acquire()  # from now on commits take as long as it takes
+        return calls(("gaze", {}), ("wait", {}))
+
+    class Gazing(ToolHarness):
+        @tool(read_only=True)
+        async def gaze(self) -> str:
+            """Look for ever."""
+            slow.arrived.set()
+            await asyncio.Event().wait()
+            return "never"
+
+    runtime = Runtime(ledger=store.process().ledger)
+    rules = PermissionRules(allow=["gaze"], ask=["wait"])
+    agent = Agent("root", model=RecordingModel(answer), tool_harnesses=[slow, Gazing()], runtime=runtime, permissions=rules)
+    run = asyncio.create_task(agent.run("go", context=HERE))
+    await slow.arrived.wait()
+    run.cancel()
+    for _ in range(50):
+        await asyncio.sleep(0)
+    store.busy.release()
+    await asyncio.wait((run,))
+    root = await root_of(store.ledger)
+    assert [row.state for row in await store.ledger.requests(root_run=root.run_id)] == [RequestState.CANCELLED]
+    assert await states(store.ledger) == {"root": "cancelled"}
+    await runtime.close()
 
 
 async def test_under_an_anyio_scope_that_cancels_again_and_again_the_run_ends_in_good_order() -> None:

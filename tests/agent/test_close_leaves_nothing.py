@@ -23,6 +23,7 @@ from retinue import (
     ToolHarness,
     tool,
 )
+from retinue.ledger.memory import MemoryLedger
 from retinue.testing import RecordingModel, StrictProvider, VirtualClock, calls
 
 pytestmark = pytest.mark.anyio
@@ -143,18 +144,35 @@ async def test_an_agent_that_was_closed_can_be_used_again(tmp_path: Path) -> Non
     assert sorted(open_files().values()) == sorted(files.values())
 
 
-async def test_runs_that_begin_together_open_the_store_once(tmp_path: Path) -> None:
-    files, threads = open_files(), ours()
+class SlowlyOpened(MemoryLedger):
+    """The first to open it is through at once, the next ones take their time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.opened = 0
+        self.gate = asyncio.Event()
+
+    async def open(self) -> None:
+        """See `Ledger`."""
+        self.opened += 1
+        await super().open()
+        await asyncio.sleep(0)
+        if self.opened > 1:
+            await self.gate.wait()
+
+
+async def test_runs_that_begin_together_open_the_store_once() -> None:
+    threads, ledger = ours(), SlowlyOpened()
     model = RecordingModel({"root": [calls(("threaded", {})), "done"]})
-    agent = Agent("root", model=model, tool_harnesses=[Tools()], ledger=tmp_path / "ledger.db")
-    results = await asyncio.gather(*(agent.run("go") for _ in range(4)))
-    assert {result.text for result in results} == {"done"}
-    runs = await agent.runtime.ledger.runs()
-    assert len({run.run_id for run in runs}) == 4
+    agent = Agent("root", model=model, tool_harnesses=[Tools()], ledger=ledger)
+    runs = [asyncio.create_task(agent.run("go")) for _ in range(3)]
+    await asyncio.wait(runs, return_when=asyncio.FIRST_COMPLETED)
+    ledger.gate.set()
+    assert {result.text for result in await asyncio.gather(*runs)} == {"done"}
+    assert ledger.opened == 1
     assert ours() - threads
     await agent.close()
     assert ours() <= threads
-    assert sorted(open_files().values()) == sorted(files.values())
 
 
 async def _until(holds: Callable[[], bool]) -> None:

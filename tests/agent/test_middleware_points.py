@@ -500,13 +500,18 @@ async def test_an_interrupted_middleware_leaves_its_run_cancelled(caplog: pytest
     await runtime.close()
 
 
-async def test_a_model_that_hides_its_cancellation_is_stopped_all_the_same() -> None:
+@pytest.mark.parametrize("how", ["hides", "itself"])
+async def test_a_model_that_hides_its_cancellation_is_stopped_all_the_same(how: str) -> None:
     here = asyncio.Event()
 
     async def answer(request: ModelRequest) -> Any:
         if request.agent_id == "root":
+            await asyncio.sleep(0)
             return calls(("helper", {"input": "h"})) if request.step == 1 else "root is done"
         here.set()
+        if how == "itself":  # stopped from inside, where nothing is waited for: the cancellation is still to come
+            await agent.cancel(request.run_id)
+            return "said all the same"
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
@@ -518,7 +523,8 @@ async def test_a_model_that_hides_its_cancellation_is_stopped_all_the_same() -> 
     await here.wait()
     root = (await runtime.ledger.runs(roots_only=True))[0]
     child = (await runtime.ledger.tree(root.run_id))[1]
-    await agent.cancel(child.run_id)
+    if how == "hides":
+        await agent.cancel(child.run_id)
     result = await asyncio.wait_for(run, 5)
     assert (result.status, result.text) == ("completed", "root is done")
     rows = await runtime.ledger.tree(root.run_id)

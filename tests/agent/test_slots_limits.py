@@ -1,6 +1,7 @@
 """Limits of a tree (D-30, D-03): how many children and how deep; a refusal names the setting, also after a resume."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -82,10 +83,7 @@ async def test_parallel_branches_do_not_share_the_last_child() -> None:
 
 
 @pytest.mark.contract("D-30")
-async def test_the_last_child_is_not_given_twice_while_the_ledger_is_asked() -> None:
-    store = SharedStore(MemoryLedger())
-    await store.ledger.open()
-
+async def test_the_last_child_is_not_given_twice_while_the_ledger_is_asked(tmp_path: Path) -> None:
     def answer(request: ModelRequest) -> Any:
         if request.step > 1 or request.agent_id == "low":
             return "ok"
@@ -94,12 +92,12 @@ async def test_the_last_child_is_not_given_twice_while_the_ledger_is_asked() -> 
         return calls(("agent_spawn", {"agent_id": "low", "task": "t", "label": "one"}))
 
     children = [SubAgent("mid", "Mid.", instructions="Mid.", leaf=False), SubAgent("low", "Low.", instructions="Low.")]
-    runtime = Runtime(ledger=store.process().ledger, limits=Limits(max_tree_children=4))
+    runtime = Runtime(ledger=tmp_path / "ledger.db", limits=Limits(max_tree_children=4))
     agent = Agent("root", model=RecordingModel(answer), subagents=children, permissions=ALL, runtime=runtime)
     result = await agent.run("go")
-    rows = await store.ledger.tree(result.run_id)
+    rows = await runtime.ledger.tree(result.run_id)
     assert sorted(row.agent_id for row in rows) == ["low", "mid", "mid", "mid", "root"]
-    assert await audit(store.ledger, result.run_id) == []
+    assert await audit(runtime.ledger, result.run_id) == []
     await runtime.close()
 
 
