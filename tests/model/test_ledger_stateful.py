@@ -183,7 +183,7 @@ class LedgersAndModel(RuleBasedStateMachine):
             assert self.model.intent(parent.row.lineage) is None, "a child was made after the cancel"
             self.owners.append(child)
 
-    @rule(who=NUMBERS, count=st.integers(0, 3))
+    @rule(who=NUMBERS, count=st.integers(1, 3))
     def write(self, who: int, count: int) -> None:
         owner = self.owner(who)
         if owner is not None:
