@@ -152,3 +152,24 @@ def test_other_forms_are_refused(text: str) -> None:
 def test_a_durability_that_is_unknown_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError):
         SqliteLedger(tmp_path / "x.db", durability="fast")  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("what", ["removed", "replaced", "folder"])
+async def test_a_file_that_goes_away_while_it_is_open_takes_no_commit(tmp_path: Path, what: str) -> None:
+    path = tmp_path / "home" / "ledger.sqlite3"
+    ledger = SqliteLedger(path)
+    await ledger.open()
+    await ledger.commit([create(key_of(thread="one"))])
+    if what == "folder":
+        path.parent.rename(tmp_path / "away")
+    else:
+        path.unlink()
+    if what == "replaced":
+        path.touch()
+    for _ in range(2):
+        with pytest.raises(LedgerUnavailable) as gone:
+            await ledger.commit([create(key_of(thread="two"))])
+        assert gone.value.code == "file_gone"
+        assert gone.value.remedy
+    await ledger.close()
+    assert path.exists() is (what == "replaced")  # nothing is made in its place

@@ -81,6 +81,7 @@ class Writer:
         self._turn: Turn | None = None
         self._connection: sqlite3.Connection | None = None
         self._writes: Writes | None = None
+        self._file: tuple[int, int] | None = None
 
     # ------------------------------------------------------------------ the role
 
@@ -92,6 +93,7 @@ class Writer:
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))  # conversations are nobody else's business
+            self._file = _identity(self._path)
             folder.mkdir(mode=0o700, exist_ok=True)
             self._turn = Turn(folder / "turn")
             self._connect()
@@ -173,6 +175,7 @@ class Writer:
     def _begin(self) -> Writes:
         """Wait for the write lock, fairly and not for ever."""
         if self._connection is None:
+            self._check_file()  # a new connection would make an empty file in its place
             self._connect()
         assert self._turn is not None
         assert self._connection is not None
@@ -190,6 +193,7 @@ class Writer:
         if self._hooks is not None:
             self._hooks.batch(number, commits)
             self._hooks.before_commit(number)
+        self._check_file()
         self._connection.execute("COMMIT")
         self._committed = number
         if self._hooks is not None:
@@ -212,6 +216,16 @@ class Writer:
             self._locks.release(owner_id)
         writes.registered.clear()
         writes.dropped.clear()
+
+    def _check_file(self) -> None:
+        """An open file that was removed or replaced takes writes as before, and nobody would ever find them."""
+        if _identity(self._path) != self._file:
+            raise LedgerUnavailable(
+                f"the ledger `{self._path}` was removed or replaced while it was open: what is written now would be lost",
+                code="file_gone",
+                remedy="close the agent and start again; leave the file and its `-wal` in place while a process uses them "
+                "(docs/reliability.md says how to copy a ledger in use)",
+            )
 
     # ------------------------------------------------------------------ the connection
 
@@ -259,6 +273,15 @@ class Writer:
     def _ready(self) -> Writes:
         assert self._writes is not None
         return self._writes
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Which file is at this path; None if there is none."""
+    try:
+        found = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _patiently(work: Callable[[], object], deadline: float) -> None:
