@@ -1,0 +1,58 @@
+"""What a call of the public face must be given, checked where it is given (D-27)."""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+from retinue.config import PermissionRules, RuntimeContext
+from retinue.errors import ConfigurationError
+from retinue.subagents.declaration import SubAgent
+
+__all__ = ["check_agent_arguments", "check_context", "check_text"]
+
+
+def check_agent_arguments(name: str, *, model: Any, subagents: Any, permissions: Any) -> None:
+    """Refuse values of a kind that could only fail later, in the middle of a run.
+
+    Raises:
+        ConfigurationError: naming the parameter, what was given, and what is expected.
+    """
+    if isinstance(model, type):
+        raise _wrong(name, "model", f"the class `{model.__name__}`", f"an instance: `model={model.__name__}(…)`")
+    if model is not None and not isinstance(model, str) and not (hasattr(model, "answer") and hasattr(model, "provider")):
+        raise _wrong(
+            name,
+            "model",
+            f"{_kind(model)}",
+            'a text like `"openai:gpt-5"`, or a `ChatModel` with `provider`, `name`, `answer`, `close`',
+        )
+    if not isinstance(subagents, Sequence) or isinstance(subagents, str):
+        raise _wrong(name, "subagents", _kind(subagents), "a list: `subagents=[SubAgent(…)]`")
+    for one in cast("Sequence[Any]", subagents):
+        if not isinstance(one, SubAgent):
+            raise _wrong(
+                name, "subagents", f"a list with {_kind(one)}", "`SubAgent(…)`, or `SubAgent.from_factory(name, …)` for an agent"
+            )
+    if permissions is not None and not isinstance(permissions, PermissionRules):
+        raise _wrong(name, "permissions", _kind(permissions), "`PermissionRules(allow=[…], ask=[…], deny=[…])`")
+
+
+def check_text(text: Any) -> None:
+    """Refuse an input that is no text."""
+    if not isinstance(text, str):
+        raise ConfigurationError(f"the input of a run is {_kind(text)}", code="invalid_argument", remedy="give a text")
+
+
+def check_context(context: Any) -> None:
+    """Refuse a context that is none."""
+    if context is not None and not isinstance(context, RuntimeContext):
+        raise ConfigurationError(
+            f"`context` is {_kind(context)}", code="invalid_argument", remedy='give `RuntimeContext(session_id="…")`'
+        )
+
+
+def _kind(value: Any) -> str:
+    return f"{value!r:.60}" if isinstance(value, str | int | float | bool | dict) else f"a `{type(value).__name__}`"
+
+
+def _wrong(name: str, parameter: str, given: str, expected: str) -> ConfigurationError:
+    return ConfigurationError(f"agent `{name}`: `{parameter}` is {given}", code="invalid_argument", remedy=f"give {expected}")
