@@ -140,15 +140,23 @@ def _lead_hands_out(results: Results) -> Turn:
     )
 
 
+_AREAS: Final = ("Code", "Log", "Notes")
+_NOTHING: Final = ("status:", "0 source files", "0 errors and 0 warnings", "0 decisions, 0 open")
+"""How a part begins that says nothing of its area: its specialist did not answer, or there was nothing to read."""
+
+
 def _lead_reviews(results: Results) -> Turn:
     parts = [_reply_of(content) for content in _of(results, "agent_spawn")]
+    unseen = [area for area, part in zip(_AREAS, parts, strict=False) if part.startswith(_NOTHING)]
     fixes = sum(part.count("FIXME in ") for part in parts)
     errors = sum(int(number) for part in parts for number in re.findall(r"(\d+) errors? and", part))
     questions = sum(part.count("Open: ") for part in parts)
     blockers = [_count(fixes, "FIXME"), _count(errors, "error"), _count(questions, "open question")]
     ready = not fixes and not errors and not questions
     verdict = "It can go out." if ready else f"It should wait: {blockers[0]}, {blockers[1]}, {blockers[2]}."
-    body = "\n".join(f"{name}: {part}" for name, part in zip(("Code", "Log", "Notes"), parts, strict=False))
+    if unseen:
+        verdict = f"It should wait: {' and '.join(unseen).lower()} could not be checked, nothing was found there."
+    body = "\n".join(f"{area}: {part}" for area, part in zip(_AREAS, parts, strict=False))
     return Turn(text=f"Release review of Tidewatch\n\n{body}\n\n{verdict}")
 
 
