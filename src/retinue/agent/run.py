@@ -8,7 +8,6 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import Any, Final, Literal
 
 import msgspec
@@ -40,9 +39,14 @@ from retinue.events import (
     MessageEvent,
     ModelCalledEvent,
     OutputCheckedEvent,
+    PermissionRequest,
     RequestClosedEvent,
     RunFinishedEvent,
     StateSetEvent,
+    SubAgentInvocationCancelledEvent,
+    SubAgentInvocationCompletedEvent,
+    SubAgentInvocationFailedEvent,
+    SubAgentInvocationStartedEvent,
     ToolCallResultEvent,
     derived,
     encode,
@@ -63,6 +67,15 @@ _log: Final = logging.getLogger("retinue")
 
 _HAPPENED: Final = (MessageEvent, ModelCalledEvent, OutputCheckedEvent, ToolCallResultEvent, StateSetEvent)
 """What a run says of itself alone: it stays true when a commit that it was to ride with is refused."""
+_VOIDED: Final = (
+    SubAgentInvocationStartedEvent,
+    SubAgentInvocationCompletedEvent,
+    SubAgentInvocationFailedEvent,
+    SubAgentInvocationCancelledEvent,
+    PermissionRequest,
+    RequestClosedEvent,
+)
+"""What is void with such a commit, because rows that rode with it say the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -518,9 +531,12 @@ class Run:
         )
 
     def _keep(self, events: Sequence[Event], ops: Sequence[Op]) -> None:
-        """Stage again what had happened before the child that may no longer begin, or the end that came too late."""
-        for event in takewhile(lambda one: isinstance(one, _HAPPENED), events):
-            self.journal.stage(event)
+        """Stage again what had happened: not the child that may no longer begin, the end that came too late, or the question
+        that is not recorded, nor what these calls gave; but results of other calls, which must not be made twice."""
+        void = {event.call for event in events if isinstance(event, _VOIDED)}
+        for event in events:
+            if isinstance(event, _HAPPENED) and not (isinstance(event, ToolCallResultEvent) and event.call in void):
+                self.journal.stage(event)
         for op in ops:
             if isinstance(op, PutBlob | PutState | DropDraft | RequestCancel):
                 self.journal.stage_op(op)
