@@ -146,12 +146,35 @@ def resume_run(
             )
         folder = Path(row.workspace)
         named = model or row.model or choose_model(None, folder)
+        if model is None and row.model:
+            _check_recorded(row.run_id, row.model)
         agent = await trusted_agent(row.agent_id, folder, model=named, ledger=ledger, trust=trust)
         async with agent:
             events = agent.resume_stream(row.run_id, take_over=take_over)
             return await drive(agent, events, viewer, Session(workspace=folder, ledger=ledger), resumed=row.run_id)
 
     return run_async(work)
+
+
+def _check_recorded(run_id: str, named: str) -> None:
+    """Say it where a run's model was an object or a name of somebody's code, which no text leads to.
+
+    Raises:
+        ConfigurationError: `unknown_model`.
+    """
+    from retinue.models.resolve import resolve_model
+
+    kind, _, rest = named.partition(":")
+    if kind == "replay" or (kind == "scripted" and Path(rest).suffix):
+        return  # a file: what is wrong with it is said where it is read
+    try:
+        resolve_model(named)
+    except ConfigurationError as error:
+        raise ConfigurationError(
+            f"run `{run_id}` was started with model `{named}`, which exists only in code",
+            code="unknown_model",
+            remedy="pass `--model`, or resume it from the code that made the model",
+        ) from error
 
 
 async def _wanted(run_or_session: str | None, workspace: Path, ledger_option: str | None) -> "RunRow | None":
