@@ -196,9 +196,10 @@ def _watch(loop: asyncio.AbstractEventLoop, at: int, whose: str) -> Interruption
 
     def factory(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
         driver = work.__qualname__ == "Driver._drive"
-        if driver or work.__qualname__ == "Calls._execute":
-            work = _await(interruption.over(work))
-        task = asyncio.Task(work, loop=loop, **options)
+        if not driver and work.__qualname__ != "Calls._execute":
+            return asyncio.Task(work, loop=loop, **options)
+        task = asyncio.Task(_await(interruption.over(work)), loop=loop, **options)
+        task.add_done_callback(lambda _task: work.close())  # it may have been cancelled before it began
         if driver and whose == "driver":
             interruption.task = task
         return task

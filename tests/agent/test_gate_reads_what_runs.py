@@ -72,3 +72,33 @@ async def test_a_protected_file_is_not_written_by_arguments_that_only_one_parser
     ) as agent:
         await agent.run("go")
     assert (tmp_path / "AGENTS.md").read_text() == "good"
+
+
+@pytest.mark.parametrize(
+    ("name", "deny", "arguments"),
+    [
+        ("deploy", "deploy(prod)", "{}"),
+        ("refund", "refund(5)", '{"n":5.0}'),
+        ("refund", "refund(5)", '{"n":"+5"}'),
+        ("refund", "refund(5)", '{"n":"5"}'),
+    ],
+)
+async def test_a_rule_sees_the_value_that_the_tool_will_be_called_with(name: str, deny: str, arguments: str) -> None:
+    ran: list[object] = []
+
+    async def deploy(env: str = "prod") -> str:
+        """Deploy."""
+        ran.append(env)
+        return "done"
+
+    async def refund(n: int) -> str:
+        """Refund."""
+        ran.append(n)
+        return "done"
+
+    async with Agent(
+        "a", model=calling(name, arguments), tools=[deploy, refund], permissions=PermissionRules(deny=[deny])
+    ) as agent:
+        result = await agent.run("go")
+    assert "Not allowed" in result.text
+    assert ran == []

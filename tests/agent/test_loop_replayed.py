@@ -15,6 +15,7 @@ from retinue import (
     Middleware,
     PermissionRequest,
     PermissionRules,
+    RunStartedEvent,
     Runtime,
     RuntimeContext,
     SubAgent,
@@ -200,8 +201,8 @@ async def _streamed(bench: Bench) -> None:
 
 async def _left(bench: Bench) -> None:
     async with aclosing(bench.agent.stream("go", context=HERE)) as events:
-        async for _event in events:
-            if bench.tools.here.is_set():
+        async for event in events:
+            if isinstance(event, RunStartedEvent) and len(event.path) == 3:
                 break
 
 

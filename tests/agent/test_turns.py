@@ -184,7 +184,7 @@ async def test_a_cut_answer_with_whole_calls_goes_on() -> None:
     ("name", "arguments", "told"),
     [
         ("ecko", {"text": "x"}, ["no tool `ecko`", "Did you mean `echo`", "`breaks`, `echo`"]),
-        ("", {"text": "x"}, ["no tool ``", "`echo`"]),
+        ("", {"text": "x"}, ["no tool `unnamed`", "`echo`"]),
         ("echo", "{text: x}", ["`echo`", "not valid JSON", "column 2", "one JSON object"]),
         ("echo", "[]", ["`echo`", "one JSON object", "[]"]),
         ("echo", {}, ["`text`", "is missing", "string"]),

@@ -286,6 +286,19 @@ async def test_agents_of_a_folder(command_line: Any) -> None:
     assert "bad.md" in bad.err
 
 
+async def test_what_is_found_in_agent_files_cannot_move_the_cursor(command_line: Any, provider: StrictProvider) -> None:
+    script(provider, assistant=["The answer."])
+    write_agent(command_line.workspace)
+    (command_line.workspace / "subagents" / "esc\x1b[31m.md").write_text("---\ndescription: [\n---\n")
+    ran = await command_line("run", "Go.", "--trust", *command_line.model)
+    assert ran.code == 0
+    assert "\x1b" not in ran.out + ran.err
+    assert ran.err.count("[31m.md") == 1
+    listed = await command_line("agents", "list")
+    assert "[31m.md" in listed.err
+    assert "\x1b" not in listed.out + listed.err
+
+
 async def test_a_reader_that_goes_away_does_not_end_the_run(command_line: Any, provider: StrictProvider) -> None:
     gate = provider.hold()
     reader, writer = os.pipe()

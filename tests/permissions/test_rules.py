@@ -179,3 +179,16 @@ def test_the_chain_is_the_smallest_of_its_parts(
         said = opinion(rules, tool, argument)
         expected = expected if said is None else stricter(expected, said)
     assert decide(chain, tool, argument, need).verdict is expected
+
+
+def test_a_deny_or_ask_looks_at_every_place_and_an_allow_needs_them_all() -> None:
+    notes, source = "notes/l/x", "src/x"
+    assert opinion(PermissionRules(allow=["w"], deny=["w(src/*)"]), "w", notes, (notes, source)) is DENY
+    assert opinion(PermissionRules(allow=["w"], deny=["w(SRC/*)"]), "w", "/ws/src/x", (source,)) is DENY
+    assert opinion(PermissionRules(allow=["w"], ask=["w(src/*)"]), "w", notes, (notes, source)) is ASK
+    assert opinion(PermissionRules(allow=["w(notes/*)"]), "w", notes, (notes, source)) is None
+    assert opinion(PermissionRules(allow=["w(notes/*)"]), "w", notes, (notes,)) is ALLOW
+    assert opinion(PermissionRules(allow=["w(notes/*)"]), "w", source, (notes,)) is None
+    assert opinion(PermissionRules(deny=["w(.)"]), "w", None, (".",)) is DENY
+    assert opinion(PermissionRules(allow=["w(*)"]), "w", None) is None
+    assert decide([PermissionRules(), PermissionRules(deny=["w(src/*)"])], "w", notes, ALLOW, places=(source,)).verdict is DENY

@@ -151,7 +151,7 @@ async def test_a_cancellation_that_nobody_asked_for_is_an_error_of_the_tool(cont
 
 
 @pytest.mark.parametrize("blocking", [True, False])
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("error", [KeyboardInterrupt])
 def test_interrupts_are_not_swallowed(error: type[BaseException], blocking: bool) -> None:
     from retinue.clock import SystemClock
     from retinue.messages import CallRef

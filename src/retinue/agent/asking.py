@@ -1,19 +1,23 @@
 """One model call of a run: the request, the deltas, the answer into the journal."""
 
+import asyncio
 import hashlib
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from retinue.agent.answers import call_name, checked_answer, checked_delta
 from retinue.agent.middleware import ModelCall, Reasoning, chain, overriding
 from retinue.agent.next_step import AskModel
 from retinue.errors import ModelError
 from retinue.events import MessageEvent, ModelCalledEvent, ReasoningDeltaEvent, TextDeltaEvent
 from retinue.ids import new_id
 from retinue.messages import AssistantMessage, ToolCall
-from retinue.models.port import Delta, ModelAnswer, ModelRequest, TextDelta
+from retinue.models.port import ChatModel, Delta, ModelAnswer, ModelRequest, TextDelta
 from retinue.ops import Draft, DropDraft, PutDraft
 from retinue.secrets import RedactedStream
+from retinue.tools.errors import is_fault
 
 if TYPE_CHECKING:
     from retinue.agent.run import Run
@@ -31,7 +35,7 @@ WRAP_UP = (
 class _Stream:
     """What has been streamed of a message: shown to viewers, and kept over a kill by draft checkpoints (D-33)."""
 
-    __slots__ = ("_checked_at", "_checked_size", "_clean", "_reasoned", "_run", "_size", "message_id", "parts")
+    __slots__ = ("_checked_at", "_checked_size", "_clean", "_ended", "_reasoned", "_run", "_size", "message_id", "parts")
 
     def __init__(self, run: "Run", message_id: str) -> None:
         self._run = run
@@ -41,6 +45,7 @@ class _Stream:
         self._reasoned = 0
         self._checked_size = 0
         self._checked_at = 0
+        self._ended = False
         redactor = run.tree.services.redactor
         self._clean = (RedactedStream(redactor), RedactedStream(redactor)) if redactor.active else None
 
@@ -53,7 +58,9 @@ class _Stream:
         return self._checked_size > 0
 
     def __call__(self, delta: Delta) -> None:
-        text, reasoning = delta.text, not isinstance(delta, TextDelta)
+        if self._ended:
+            return  # a call that was given up, or a model that emits after its answer
+        text, reasoning = checked_delta(self._run.definition.model, delta), not isinstance(delta, TextDelta)
         if self._clean is not None:
             text = self._clean[reasoning].feed(text)
             if not text:
@@ -62,6 +69,7 @@ class _Stream:
 
     def end(self) -> None:
         """Nothing comes any more: what was held back, because it might have been the beginning of a secret, is none."""
+        self._ended = True
         if self._clean is not None:
             for reasoning, clean in enumerate(self._clean):
                 if rest := clean.flush():
@@ -112,7 +120,7 @@ async def ask(run: "Run", step: AskModel) -> None:
             request = await _before_reasoning(run, step, request)
         if run.stop_reason is not None:  # asked to stop meanwhile: next_step decides
             return
-        answer = await _call_model(run, step, request, stream)
+        answer = checked_answer(definition.model, await _call_model(run, step, request, stream))
     except ModelError as error:
         _stage_partial(run, stream)
         _stage_error(run, stream, error, started)
@@ -129,7 +137,7 @@ async def ask(run: "Run", step: AskModel) -> None:
         id=stream.message_id,
         text=answer.text,
         reasoning=answer.reasoning,
-        calls=_unique_calls(projection.call_ids, stream.message_id, answer.calls) if answer.calls else (),
+        calls=_calls(run, stream.message_id, answer.calls) if answer.calls else (),
         provider=definition.model.provider if answer.extras or answer.reasoning else None,
         extras=answer.extras,
     )
@@ -180,19 +188,62 @@ async def _call_model(run: "Run", step: AskModel, request: ModelRequest, stream:
             await run.tree.slots.take(depth, run.order)
             holds = True
         if not middleware:
-            return await model.answer(request, stream)
+            if _heeds_cancellation(model):
+                return await model.answer(request, stream)
+            return await _within_grace(run, model.answer(request, stream))
         call = ModelCall(request=request, agent_id=request.agent_id, run_id=request.run_id, turn=step.turn, state=run.state)
-        return await chain(middleware, "around_model_call", innermost)(call)
+        return await _within_grace(run, chain(middleware, "around_model_call", innermost)(call))
     except ModelError:
         raise
-    except Exception as error:
+    except BaseException as error:
+        if not is_fault(error):
+            raise
         raise _author_fault(run, error, f"model `{model.name}` ({model.provider})", "model_raised") from error
     finally:
         if holds:
             run.tree.slots.give()
 
 
-def _author_fault(run: "Run", error: Exception, who: str, code: str) -> ModelError:
+def _heeds_cancellation(model: ChatModel) -> bool:
+    """Whether the call can run in the run's own task: the adapters are ours. A script's function may do anything."""
+    module = type(model).__module__
+    return module.startswith("retinue.models.") and module != "retinue.models.scripted"
+
+
+async def _within_grace(run: "Run", work: Awaitable[ModelAnswer]) -> ModelAnswer:
+    """A call of an author's code in a task of its own: at a stop it is waited for no longer than the grace, then given up."""
+    task = asyncio.create_task(_guarded(work), name=f"retinue model call of {run.definition.agent_id}")
+    try:
+        await asyncio.wait((task,))
+    except asyncio.CancelledError:
+        task.cancel()
+        clock = run.journal.clock
+        deadline = run.stop_deadline() if run.stop_reason is not None else clock.monotonic() + run.tree.limits.stop_grace
+        try:
+            if (left := deadline - clock.monotonic()) > 0:
+                await run.wait_any([task], left)
+        finally:
+            if not task.done():
+                run.give_up(task, f"model {run.definition.model.name}")
+        if not task.done() or task.cancelled() or not run.interrupting:
+            raise
+    outcome = task.result()
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return outcome
+
+
+async def _guarded(work: Awaitable[ModelAnswer]) -> ModelAnswer | BaseException:
+    """What `SystemExit` would do in a task of its own is end the loop: it is handed on as a value."""
+    try:
+        return await work
+    except BaseException as error:
+        if not is_fault(error):
+            raise
+        return error
+
+
+def _author_fault(run: "Run", error: BaseException, who: str, code: str) -> ModelError:
     """What a model of the user's own or a middleware raised: it ends this run as failed."""
     model = run.definition.model
     return ModelError(
@@ -229,7 +280,17 @@ def _stage_error(run: "Run", stream: _Stream, error: ModelError, started: float)
     )
 
 
-def _unique_calls(used: set[str], message_id: str, calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
+def _calls(run: "Run", message_id: str, calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
+    """The calls as they enter the journal: with names that any provider takes back, and ids that are unique."""
+    tools = run.definition.tools
+    named: list[ToolCall] = []
+    for call in calls:
+        name = call.name if call.name in tools else call_name(call.name, tools)
+        named.append(call if name == call.name else msgspec.structs.replace(call, name=name))
+    return _unique_calls(run.journal.projection.call_ids, message_id, named)
+
+
+def _unique_calls(used: set[str], message_id: str, calls: list[ToolCall]) -> tuple[ToolCall, ...]:
     """The calls with ids that are unique in their thread: providers repeat them (`call_0` in every turn), or send none."""
     seen: set[str] = set()
     made: list[ToolCall] = []

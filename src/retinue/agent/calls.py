@@ -5,7 +5,8 @@ end with the process, and `next_step` finds the calls again.
 """
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
@@ -23,22 +24,71 @@ from retinue.ops import PutRequest
 from retinue.permissions.gate import GatedCall
 from retinue.rows import RequestRow
 from retinue.states import RequestState, ResultStatus
+from retinue.tools.errors import is_fault
 
 if TYPE_CHECKING:
     from retinue.agent.run import Run
 
 __all__ = ["Calls"]
 
+NOT_RUN: Final = "not_run"
+"""Why a child ended that a middleware answered for, or kept from running."""
+
 
 class _Running:
     """A call that runs in this process."""
 
-    __slots__ = ("action", "prepared", "task")
+    __slots__ = ("action", "driving", "ended", "fault", "given_up", "prepared", "task")
 
     def __init__(self, action: CallAction, prepared: Prepared) -> None:
         self.action = action
         self.prepared = prepared
         self.task: asyncio.Task[CallOutcome] | None = None
+        self.driving = False
+        """Whether a child is being driven: it heeds `stop`. Else a middleware is at work around it."""
+        self.ended: CallOutcome | None = None
+        self.fault: BaseException | None = None
+        self.given_up = False
+
+    async def drive(self) -> CallOutcome:
+        """Drive the child of a delegation, once: it has one end.
+
+        Raises:
+            ConfigurationError: it has been driven already.
+        """
+        if self.given_up:
+            raise asyncio.CancelledError
+        if self.driving or self.ended is not None or self.fault is not None:
+            raise ConfigurationError(
+                f"a middleware called `next` twice around the delegation `{self.action.call.name}`",
+                code="next_called_twice",
+                remedy="call `next` at most once around a delegation; a child runs once",
+            )
+        self.driving = True
+        try:
+            self.ended = await self.prepared.execute()
+        except BaseException as error:
+            self.fault = error
+            raise
+        finally:
+            self.driving = False
+        return self.ended
+
+    async def settled(self, made: object) -> CallOutcome:
+        """The call's outcome, if a middleware made `made` of it: a child that it did not let run ends cancelled."""
+        if self.fault is not None:
+            raise self.fault  # the ledger's or ours: never hidden
+        if self.ended is None:
+            assert self.prepared.stop is not None
+            self.prepared.stop(NOT_RUN)
+            await self.drive()
+        ended = self.ended
+        assert ended is not None
+        if ended.suspended:
+            return ended  # a person is waited for, whatever the middleware makes of it
+        if not isinstance(made, CallOutcome):
+            made = _no_outcome(self.action.call.name, made)
+        return replace(made, events=ended.events, batch=ended.batch, suspended=False)
 
 
 class Calls:
@@ -262,7 +312,7 @@ class Calls:
         for one in ready:
             self._suspended.discard(one.action.ref.index)
             self._running[one.action.ref.index] = one
-        if alone and ready[0].prepared.inline:
+        if alone and ready[0].prepared.inline and not self._run.definition.middleware:  # a middleware may have to be stopped
             outcome = await self._execute(ready[0])  # the only call: no task of its own is needed
             del self._running[ready[0].action.ref.index]
             self._record(ready[0].action, outcome, ready[0].prepared)
@@ -275,6 +325,10 @@ class Calls:
     async def _execute(self, one: _Running) -> CallOutcome:
         run = self._run
         middleware = overriding(run.definition.middleware, "around_tool_call") if run.definition.middleware else ()
+        child = one.prepared.stop is not None
+        if not middleware and child:
+            return await one.drive()
+        made: object
         try:
             if not middleware:
                 return await one.prepared.execute()
@@ -286,11 +340,20 @@ class Calls:
                 depth=run.row.depth,
                 state=run.state,
             )
-            return await chain(middleware, "around_tool_call", lambda _call: one.prepared.execute())(invocation)
-        except Exception as error:
-            if one.prepared.stop is not None:  # a delegation's fault is the ledger's or ours: never hide it
+            innermost = one.drive if child else one.prepared.execute
+            made = await chain(middleware, "around_tool_call", lambda _call: innermost())(invocation)
+        except asyncio.CancelledError:
+            if not child or one.driving or one.fault is not None or run.stop_reason is None or one.given_up or one.task is None:
                 raise
-            return _raised(one.action.call.name, error)
+            one.task.uncancel()  # a middleware around a child was interrupted by a stop: the child still has to end
+            made = CallOutcome(content=STOPPED, status=ResultStatus.CANCELLED)
+        except BaseException as error:
+            if not is_fault(error):
+                raise
+            made = _raised(one.action.call.name, error)
+        if child:
+            return await one.settled(made)
+        return made if isinstance(cast("object", made), CallOutcome) else _no_outcome(one.action.call.name, made)
 
     async def _progress(self) -> None:
         """Wait until a call ends, mail comes, or the run is to stop; record what ended."""
@@ -319,6 +382,8 @@ class Calls:
         for one in self._running.values():
             if one.prepared.stop is not None:
                 one.prepared.stop(run.stop_reason or "cancelled")
+                if not one.driving and one.task is not None and run.definition.middleware:
+                    one.task.cancel()  # a middleware is at work around the child
             elif one.task is not None and not (one.prepared.blocking and run.tree.services.threads.occupied_by(one.task)):
                 one.task.cancel()
         while tasks := [one.task for one in self._running.values() if one.task is not None and not one.task.done()]:
@@ -335,12 +400,18 @@ class Calls:
             self.stuck.append(one.action.call.name)
             if one.task is not None:
                 run.tree.abandon(one.task, one.action.call.name)
+            one.given_up = True
             if one.prepared.abandoned is not None:
                 one.prepared.abandoned()
-            self._record(one.action, self._stopped(one), one.prepared)
+            outcome = self._stopped(one)
+            if one.prepared.stop is not None:
+                one.given_up = False
+                outcome = await one.settled(outcome)
+                one.given_up = True
+            self._record(one.action, outcome, one.prepared)
 
     def _delegates(self, task: "asyncio.Task[CallOutcome]") -> bool:
-        return any(one.task is task and one.prepared.stop is not None for one in self._running.values())
+        return any(one.task is task and one.prepared.stop is not None and one.driving for one in self._running.values())
 
     def _stopped(self, one: _Running) -> CallOutcome:
         return CallOutcome(
@@ -393,6 +464,11 @@ class Calls:
         await self._run.tree.services.end(tasks, self._run.tree.limits.stop_grace)
 
 
-def _raised(name: str, error: Exception) -> CallOutcome:
+def _no_outcome(name: str, made: object) -> CallOutcome:
+    text = f"`{name}` failed: a middleware returned {type(made).__name__}, not a `CallOutcome`"
+    return CallOutcome(content=text, status=ResultStatus.ERROR)
+
+
+def _raised(name: str, error: BaseException) -> CallOutcome:
     text = f"`{name}` failed: {type(error).__name__}: {bounded(str(error), 1_000)}"
     return CallOutcome(content=text, status=ResultStatus.ERROR)

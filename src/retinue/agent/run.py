@@ -160,9 +160,6 @@ class Run:
         """
         self._task = asyncio.current_task()
         self.tree.runs[self.row.run_id] = self
-        asked = self.tree.stop_of(self.row.lineage)
-        if asked is not None:
-            self.stop(asked)
         try:
             return await (self._around() if self.definition.middleware else self._loop())
         except BaseException as error:
@@ -350,21 +347,19 @@ class Run:
         names = ", ".join(f"`{name}`" for name in stuck)
         return f"{message}; still stopping: {names}" if message else f"still stopping: {names}"
 
-    async def _suspend(self) -> RunEnd | None:
-        """Wait on disk: the lease is given back, and any process can go on when the answer is there (D-28)."""
-        self._put_state(RunState.WAITING, None)
-        if not self.is_root:
-            if self.journal.in_flight:
-                await self.journal.settle()
-            return RunEnd("waiting", "permission")
-        await self.journal.flush()
-        if self.stop_reason is None:
-            return RunEnd("waiting", "permission")
-        self._put_state(RunState.RUNNING, self.tree.services.owner_id)  # asked to stop meanwhile: nobody else would do it
-        return None
+    async def _suspend(self) -> RunEnd:
+        """Wait on disk: the lease is given back, and any process can go on when the answer is there (D-28).
 
-    def _put_state(self, state: RunState, owner: str | None) -> None:
-        self.journal.put_run(msgspec.structs.replace(self.row, state=state, owner=owner, updated_at=self.journal.clock.now_ms()))
+        What comes while this is committed (an answer, a stop) is looked for by whoever drives the root.
+        """
+        self.journal.put_run(
+            msgspec.structs.replace(self.row, state=RunState.WAITING, owner=None, updated_at=self.journal.clock.now_ms())
+        )
+        if self.is_root:
+            await self.journal.flush()
+        elif self.journal.in_flight:
+            await self.journal.settle()
+        return RunEnd("waiting", "permission")
 
     # Waiting and waking
 
@@ -429,7 +424,6 @@ class Run:
         if self.stop_reason is not None:
             return
         self.stop_reason = reason
-        self.tree.stops.setdefault(self.row.run_id, below or reason)
         self._stop_at = self.journal.clock.monotonic()
         self._calls.stop(below or reason)
         if self.interruptible and self._task is not None:
@@ -453,6 +447,16 @@ class Run:
             self._interrupting = False
             if self._task is not None:
                 self._task.uncancel()
+
+    @property
+    def interrupting(self) -> bool:
+        """Whether `stop` has cancelled the driver's task, and nothing has taken that in yet."""
+        return self._interrupting
+
+    def give_up(self, task: "asyncio.Task[Any]", name: str) -> None:
+        """Leave a model call behind that did not end within the grace; the run's end names it."""
+        self._calls.stuck.append(name)
+        self.tree.abandon(task, name)
 
     def stop_deadline(self) -> float:
         """When the grace is over, on the monotonic clock."""

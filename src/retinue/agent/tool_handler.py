@@ -46,6 +46,7 @@ class ToolHandler:
             need=self.tool.flags.need,
             always=self.tool.always(arguments),
             subject=agent_id,
+            forms=tuple(self.tool.places(arguments)),
         )
 
     async def refusal(self, run: "Run", call: ToolCall) -> CallOutcome | None:

@@ -7,7 +7,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -25,6 +25,7 @@ from retinue.events import (
 from retinue.ledger.port import Ledger
 from retinue.rows import ThreadKey
 from retinue.secrets import Redactor
+from retinue.tools.errors import is_fault
 
 if TYPE_CHECKING:
     from retinue.agent.ports import CallOutcome, Prepared
@@ -38,14 +39,6 @@ BLOB_SECONDS = 3_600
 
 MIDDLEWARE_STATE: Final = "middleware:"
 """What the names of middleware's state begin with in a session, where remembered answers are kept too."""
-
-
-class ToolPool(Protocol):
-    """The threads that synchronous tools run in."""
-
-    def running(self) -> list[str]:
-        """Names of what still runs."""
-        ...
 
 
 EndChild = Callable[["Run", SubAgentInvocationStartedEvent], "Awaitable[Prepared | CallOutcome]"]
@@ -186,7 +179,6 @@ class Tree:
         self.interruptions = 0
         self.given_up = False
         self.failure: LedgerError | None = None
-        self.stops: dict[str, str] = {}
         self.revisit: set[str] = set()
         self.stopping: list[str] = []
         self._states: dict[tuple[str, str], dict[str, Any]] = {}
@@ -222,12 +214,6 @@ class Tree:
                 kept[name.removeprefix(MIDDLEWARE_STATE)] = msgspec.json.decode(raw)
         return kept
 
-    def stop_of(self, lineage: Sequence[str]) -> str | None:
-        """Why a run of this lineage is to stop, if it is: it may have been asked before the run began."""
-        if not self.stops:
-            return None
-        return next((self.stops[run_id] for run_id in lineage if run_id in self.stops), None)
-
     def answer_came(self, request_id: str, run_id: str, invocations: Sequence[str]) -> None:
         """A request was answered in this process: tell the run that asked, or those above that wait for it."""
         self.answered.add(request_id)
@@ -259,11 +245,11 @@ class Tree:
     async def _ask(self, handler: Callable[[PermissionRequest], Awaitable[Any]], request: PermissionRequest) -> None:
         try:
             await handler(request)
-        except asyncio.CancelledError:
-            raise
         except LedgerError as error:
             self.fail(error)  # no fault of the author's: the answer is not recorded, and is asked for again
-        except Exception as error:  # noqa: BLE001  # the author's code: its fault must not hang the run
+        except BaseException as error:  # the author's code: its fault must not hang the run
+            if not is_fault(error):
+                raise
             if getattr(error, "code", None) == "already_answered":
                 return  # somebody else was faster, or the run that asked was stopped
             root = self.runs.get(self.root_run)

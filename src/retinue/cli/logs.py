@@ -22,13 +22,18 @@ class _Lines(logging.Handler):
 
 @contextmanager
 def reported_to(say: Callable[[str], None]) -> Generator[None, None, None]:
-    """Warnings of `retinue` go to `say` for as long as the block lasts, and nowhere else."""
+    """Warnings of `retinue` go to `say` for as long as the block lasts, and nowhere else: not to a block around it either."""
     logger = logging.getLogger("retinue")
     handler, spread = _Lines(say), logger.propagate
+    around = [other for other in logger.handlers if isinstance(other, _Lines)]
+    for other in around:
+        logger.removeHandler(other)
     logger.addHandler(handler)
     logger.propagate = False
     try:
         yield
     finally:
         logger.removeHandler(handler)
+        for other in around:
+            logger.addHandler(other)
         logger.propagate = spread

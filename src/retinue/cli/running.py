@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncGenerator, Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -202,7 +203,7 @@ def _summary(event: RunFinishedEvent, viewer: Viewer) -> str:
     """One line of figures: of the whole tree."""
     usage, cost = event.result.usage, event.result.cost
     node = viewer.view.root
-    children = max(len(viewer.view.nodes) - 1, 0)
+    children = sum(one is not node and one.key is not None for one in viewer.view.nodes.values())  # refused ones have no thread
     facts = [str(event.status) + (f" ({one_line(event.reason, 80)})" if event.reason else "")]
     if node is not None:
         facts.append(duration(node.elapsed(event.at)))
@@ -215,9 +216,13 @@ def _summary(event: RunFinishedEvent, viewer: Viewer) -> str:
 
 
 def run_async(work: Callable[[], Coroutine[Any, Any, Exit]]) -> Exit:
-    """Run a command's coroutine; an interrupt before a run began is an interrupt."""
+    """Run a command's coroutine; an interrupt before a run began is an interrupt.
+
+    What the library logs goes to stderr, cleaned, also before and after there is a viewer.
+    """
     try:
-        return asyncio.run(work())
+        with reported_to(partial(print, file=sys.stderr)):
+            return asyncio.run(work())
     except (KeyboardInterrupt, asyncio.CancelledError):
         print("interrupted", file=sys.stderr)
         return Exit.INTERRUPTED

@@ -1,16 +1,18 @@
 """`Agent`: an agent that can run, with its tools and subagents, on a ledger."""
 
 import asyncio
+import inspect
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Final, Literal, Self, cast
 
 from retinue.agent.definition import AgentDefinition
 from retinue.agent.middleware import Middleware
-from retinue.agent.tree import Viewer
+from retinue.agent.tree import Tree, Viewer
 from retinue.config import (
     UNSET,
     AgentRunConfig,
@@ -23,6 +25,7 @@ from retinue.config import (
 )
 from retinue.errors import ConfigurationError, ThreadBusy, UnknownId
 from retinue.events import Event, PermissionRequest
+from retinue.harness.checks import check_agent_arguments, check_context, check_text
 from retinue.harness.driving import Driver
 from retinue.harness.requests import answer_request, request_view
 from retinue.harness.results import RunResult
@@ -46,6 +49,8 @@ from retinue.tools.harness import ToolHarness, collect
 from retinue.tools.port import Capability
 
 __all__ = ["Agent"]
+
+_log: Final = logging.getLogger("retinue")
 
 
 class Agent:
@@ -81,7 +86,7 @@ class Agent:
         ledger: str | Path | Ledger = "memory",
         runtime: Runtime | None = None,
         permissions: PermissionRules | None = None,
-        on_request: Callable[[PermissionRequest], Awaitable[bool]] | None = None,
+        on_request: Callable[[PermissionRequest], Awaitable[bool] | bool] | None = None,
         middleware: Sequence[Middleware] = (),
         max_subagent_depth: int = 3,
         max_iters: int = 50,
@@ -99,6 +104,7 @@ class Agent:
                 "`runtime=` is given together with `ledger`, `limits` or `models`",
                 remedy="give those to the `Runtime`",
             )
+        check_agent_arguments(name, model=model, subagents=subagents, permissions=permissions)
         self._model = model
         self._instructions = instructions
         self._middleware = tuple(middleware)
@@ -250,6 +256,8 @@ class Agent:
             RunFailed, RunCancelled: with `.result`; `check=False` returns these too.
             ThreadBusy: the thread has a run that is not finished.
         """
+        check_text(text)
+        check_context(context)
         await self.build()
         form = self.runtime.output(output)
         driver = Driver(self, partial(begin, self, text, context, viewer=None, acknowledged=False, output=form))
@@ -272,6 +280,8 @@ class Agent:
         the run ends `waiting`. With `patient=True` it is waited for without end (answer from another task). Leaving the
         loop early stops the run.
         """
+        check_text(text)
+        check_context(context)
         await self.build()
         viewer = Viewer(patient=patient)
         form = self.runtime.output(output)
@@ -419,26 +429,39 @@ class Agent:
         return await self.runtime.ledger.owner_alive(root.owner)
 
     async def answer_by_callback(self, request: PermissionRequest) -> None:
-        """Ask `on_request` and record what it says."""
+        """Ask `on_request` and record what it says. Only True allows; what is not a bool denies, and says so."""
         assert self.on_request is not None
-        allowed = await self.on_request(request)
-        await self.answer(request, allow=bool(allowed), by="on_request")
+        allowed: object = self.on_request(request)
+        if inspect.isawaitable(allowed):  # a plain function may answer as well
+            allowed = await allowed
+        note = ""
+        if not isinstance(cast("object", allowed), bool):
+            note = f"`on_request` returned {type(allowed).__name__}, not True or False, which counts as a denial"
+            _log.warning("request %s for `%s` was denied: %s", request.request_id, request.tool, note)
+        await self.answer(request, allow=allowed is True, note=note, by="on_request")
 
-    async def cancel(self, run_id: str | None = None, *, reason: str = "cancelled") -> None:
+    async def cancel(self, run_id: str | None = None, *, reason: str = "cancelled", user_id: str | None = None) -> None:
         """Stop a run and everything below it; without an id, every run of this runtime that is being driven here.
 
         The intent is durable when this returns; the run's own `run` or `stream` then ends cancelled. A run that nobody
         drives (waiting, or its process has died) is ended here.
+
+        Args:
+            user_id: whose run it is, where an id is given: that of another user is unknown (invariant 8). Without an id it
+                leaves the runs of other users alone.
 
         Raises:
             UnknownId: there is no such run.
         """
         await self.build()
         if run_id is None:
-            await asyncio.gather(*(self.runtime.cancel(root, reason, by="user") for root in list(self.runtime.trees)))
+            roots = [root for root, tree in self.runtime.trees.items() if user_id in (None, _user_of(tree))]
+            await asyncio.gather(*(self.runtime.cancel(root, reason, by="user") for root in roots))
             return
-        live = next((root for root, tree in self.runtime.trees.items() if run_id in tree.runs), None)
-        root_id = live or (await find_root(self.runtime, run_id)).run_id
+        user = user_id or ""
+        trees = self.runtime.trees.items()
+        live = next((root for root, tree in trees if run_id in tree.runs and _user_of(tree) == user), None)
+        root_id = live or (await find_root(self.runtime, run_id, user=user)).run_id
         if await self.runtime.cancel(root_id, reason, by="user", run_id=run_id):
             return
         root = await find_root(self.runtime, root_id)
@@ -480,6 +503,10 @@ class Agent:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
+
+
+def _user_of(tree: Tree) -> str:
+    return next((run.row.key.user for run in tree.runs.values()), "")
 
 
 def _as_tool(given: Callable[..., Any] | Capability) -> Capability:

@@ -15,6 +15,7 @@ from retinue.errors import ThreadBusy
 from retinue.events import Event, RunFinishedEvent
 from retinue.harness.running import Started, go_on
 from retinue.harness.takeover import find_root
+from retinue.ledger.port import Ledger
 from retinue.rows import RunRow
 from retinue.states import RunState
 
@@ -104,10 +105,7 @@ class Driver:
         """Whether an answer or a stop came while the run was on its way to wait on disk; then it is taken up again."""
         agent, ledger, started = self._agent, self._agent.runtime.ledger, self._started
         assert started is not None
-        for row in await ledger.tree(result.run_id):
-            if row.state is RunState.WAITING and (await ledger.mail(row.key) or await ledger.cancel_intent(row.lineage)):
-                break
-        else:
+        if self._stop is None and not await _has_news(ledger, result.run_id):
             return False
         root = await find_root(agent.runtime, result.run_id)
         definition = await agent.definition_of(root)
@@ -118,6 +116,13 @@ class Driver:
         except ThreadBusy:
             return False  # somebody else goes on with it
         return True
+
+
+async def _has_news(ledger: Ledger, root_run: str) -> bool:
+    for row in await ledger.tree(root_run):
+        if row.state is RunState.WAITING and (await ledger.mail(row.key) or await ledger.cancel_intent(row.lineage)):
+            return True
+    return False
 
 
 def _final(result: "RunResult", last: RunFinishedEvent | None, row: RunRow) -> RunFinishedEvent:

@@ -61,7 +61,7 @@ class HarnessAgent(Agent):
         ledger: str | Path | Ledger | None = None,
         runtime: Runtime | None = None,
         permissions: PermissionRules | None = None,
-        on_request: Callable[[PermissionRequest], Awaitable[bool]] | None = None,
+        on_request: Callable[[PermissionRequest], Awaitable[bool] | bool] | None = None,
         middleware: Sequence[Middleware] = (),
         max_subagent_depth: int = 3,
         max_iters: int = 50,

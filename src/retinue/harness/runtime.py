@@ -28,6 +28,7 @@ from retinue.ops import DropOwner, PutOwner, RequestCancel
 from retinue.rows import OwnerRow
 from retinue.secrets import Redactor, SecretRef
 from retinue.subagents.delegate import end_child
+from retinue.tools.errors import is_fault
 from retinue.tools.pool import ToolThreads
 
 if TYPE_CHECKING:
@@ -213,8 +214,23 @@ class Runtime:
     async def rest(self) -> None:
         """Give back what an idle runtime does not need: the models' connections."""
         if not self.trees:
-            for model in self._used:
-                await model.close()
+            await self._close_models(self._services)
+
+    async def _close_models(self, services: Services | None) -> None:
+        """Close the models, no longer than the grace. What one's `close` does decides nothing about a run: it is logged."""
+        for model in list(self._used):
+            closing = asyncio.create_task(_close_model(model), name=f"retinue close of model {model.name}")
+            timer = asyncio.create_task(self.clock.sleep(self.limits.stop_grace), name="retinue timer of a model's close")
+            try:
+                await asyncio.wait((closing, timer), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                timer.cancel()
+                if not closing.done():
+                    _log.warning("model `%s`: `close` did not end within the grace", model.name)
+                    closing.cancel()
+                    if services is not None:
+                        services.keep(closing)
+                await asyncio.gather(timer, return_exceptions=True)
 
     async def cancel(self, root_run: str, reason: str, *, by: str, run_id: str | None = None) -> bool:
         """Stop a run of a tree and everything below it: the intent is durable first, then those that run are told (M8).
@@ -230,7 +246,6 @@ class Runtime:
         tree = self.trees.get(root_run)  # it may have ended meanwhile
         if tree is None:
             return False
-        tree.stops.setdefault(target, reason)
         for run in list(tree.runs.values()):
             if target in run.row.lineage:
                 run.stop(reason)
@@ -251,8 +266,7 @@ class Runtime:
         await self._stop_drivers()
         services, self._services = self._services, None
         try:
-            for model in self._used:
-                await model.close()
+            await self._close_models(services)
             if services is None:
                 return
             await services.end(list(services.strays), self.limits.stop_grace)
@@ -301,3 +315,12 @@ class Runtime:
 
     async def __aexit__(self, *_exc: object) -> None:
         await self.close()
+
+
+async def _close_model(model: ChatModel) -> None:
+    try:
+        await model.close()
+    except BaseException as error:  # the author's code
+        if not is_fault(error):
+            raise
+        _log.warning("model `%s`: `close` raised %s: %s", model.name, type(error).__name__, error)

@@ -18,6 +18,7 @@ class GatedCall:
     """What the gate is asked about. `subject` is the child's agent id for a delegation, else the asking agent's.
 
     `need` is the tool's own verdict, `always` the most that any rule can grant for these arguments.
+    `forms` are the places that the call touches (`Tool.places`), which rules match besides the main argument.
     """
 
     tool: str
@@ -26,6 +27,7 @@ class GatedCall:
     need: Verdict
     always: Verdict
     subject: str
+    forms: tuple[str, ...] = ()
 
 
 def remembered_name(tool: str, subject: str) -> str:
@@ -56,6 +58,7 @@ class PermissionGate:
             call.main_argument,
             call.need,
             call.always,
+            places=call.forms,
             remembered=remembered,
             labels=self._labels,
         )

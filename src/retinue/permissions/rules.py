@@ -8,9 +8,11 @@ How a rule matches
   special. So `write_file(src/*)` covers the whole tree below `src`.
 * The glob is matched against the call's main argument. What looks like a path is normalised first: `src/../.env` is `.env`.
   Give a path relative to the workspace, as the rules do.
+* A tool may say which places a call really touches (`Tool.places`): the file tools give the path from the workspace's root,
+  and where it leads through links. These are matched like the argument, so no spelling and no link gets around a rule.
 * Matching leans to the safe side. An `allow` needs the argument as written *and*, where it has `.`, `..` or empty segments,
-  its normal form to match. A `deny` or an `ask` applies if any form matches (as written, trimmed, normalised), whatever
-  the case of the letters, because file systems may ignore it.
+  its normal form to match, and so every place. A `deny` or an `ask` applies if any form of the argument or of a place
+  matches (as written, trimmed, normalised), whatever the case of the letters, because file systems may ignore it.
 * In an `allow` for a command tool, `*` does not reach over what starts a second command or redirects (`;`, `|`, `&`, `<`,
   `>`, a line break, a backtick, `$(`): `execute(git *)` does not allow `git log; rm x`. A plain `execute` allows everything.
 """
@@ -47,21 +49,18 @@ class Rule:
     def __str__(self) -> str:
         return self.tool if self.pattern is None else f"{self.tool}({self.pattern})"
 
-    def matches(self, tool: str, main_argument: str | None, *, grants: bool) -> bool:
+    def matches(self, tool: str, main_argument: str | None, places: Sequence[str] = (), *, grants: bool) -> bool:
         """Whether this rule speaks of that call. `grants` says that it stands under `allow`, where doubt means no."""
         if not _glob(self.tool, _ANY, ignore_case=False).fullmatch(tool):
             return False
         if self.pattern is None:
             return True
-        if main_argument is None:
-            return False
-        forms = _forms(main_argument)
+        texts = places if main_argument is None else (main_argument, *places)
         if grants:
             glob = _glob(self.pattern, _ONE_COMMAND if tool in COMMAND_TOOLS else _ANY, ignore_case=False)
-            needed = forms if _is_detour(main_argument) else forms[:1]
-            return all(glob.fullmatch(form) for form in needed)
+            return bool(texts) and all(glob.fullmatch(form) for text in texts for form in _needed(text))
         glob = _glob(self.pattern, _ANY, ignore_case=True)
-        return any(glob.fullmatch(form) for form in forms)
+        return any(glob.fullmatch(form) for text in texts for form in _forms(text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +106,7 @@ def parse_rule(text: str) -> Rule:
     return Rule(tool, rest[:-1] if bracket else None)
 
 
-def opinion_of(rules: PermissionRules, tool: str, main_argument: str | None) -> Opinion | None:
+def opinion_of(rules: PermissionRules, tool: str, main_argument: str | None, places: Sequence[str] = ()) -> Opinion | None:
     """What one set says of a call, with the rule that decided. The order of rules inside the set does not matter.
 
     None if no rule matches: a silent set has no opinion.
@@ -115,14 +114,14 @@ def opinion_of(rules: PermissionRules, tool: str, main_argument: str | None) -> 
     for verdict, texts in ((Verdict.DENY, rules.deny), (Verdict.ASK, rules.ask), (Verdict.ALLOW, rules.allow)):
         for text in texts:
             rule = _parsed(text)
-            if rule.matches(tool, main_argument, grants=verdict is Verdict.ALLOW):
+            if rule.matches(tool, main_argument, places, grants=verdict is Verdict.ALLOW):
                 return Opinion(verdict, rule)
     return None
 
 
-def opinion(rules: PermissionRules, tool: str, main_argument: str | None) -> Verdict | None:
+def opinion(rules: PermissionRules, tool: str, main_argument: str | None, places: Sequence[str] = ()) -> Verdict | None:
     """What one set says of a call: deny beats ask beats allow; None if no rule matches."""
-    found = opinion_of(rules, tool, main_argument)
+    found = opinion_of(rules, tool, main_argument, places)
     return None if found is None else found.verdict
 
 
@@ -133,6 +132,7 @@ def decide(
     need: Verdict,
     always: Verdict = Verdict.ALLOW,
     *,
+    places: Sequence[str] = (),
     remembered: bool = False,
     labels: Sequence[str] = (),
 ) -> Decision:
@@ -144,12 +144,13 @@ def decide(
         main_argument: the text its rules' globs are matched against, None if it has none.
         need: the tool's own verdict, used where the root's set is silent.
         always: the most that any rule or remembered answer can grant for this call.
+        places: what the call really touches, matched like the main argument (`Tool.places`).
         remembered: a person has said yes to this call for good. Lifts `ask` to `allow`, never `deny`, never over `always`.
         labels: the agents the sets belong to, for `because`; as long as `chain` or empty.
     """
     decision = Decision(need, f"`{tool}` needs {_NEEDS[need]}, and no rule says otherwise")
     for level, rules in enumerate(chain):
-        found = opinion_of(rules, tool, main_argument)
+        found = opinion_of(rules, tool, main_argument, places)
         if found is None:
             continue
         if level == 0 or _RANK[found.verdict] < _RANK[decision.verdict]:
@@ -190,6 +191,11 @@ def _is_detour(argument: str) -> bool:
     """Whether a path's text hides where it leads: `.`, `..` or empty segments. The `//` of a URL is none."""
     path = _SCHEME.sub("", argument.strip().replace("\\", "/"))
     return _DETOUR.search(path.strip("/")) is not None and path.strip("/") != ""
+
+
+def _needed(argument: str) -> tuple[str, ...]:
+    """The forms that an `allow` must match."""
+    return _forms(argument) if _is_detour(argument) else (argument,)
 
 
 def _forms(argument: str) -> tuple[str, ...]:

@@ -1,8 +1,10 @@
 """The exception with which a tool's author tells the model something in exact words."""
 
+import asyncio
+
 from retinue.errors import RetinueError
 
-__all__ = ["BadArguments", "ToolError"]
+__all__ = ["BadArguments", "ToolError", "is_fault"]
 
 
 class ToolError(RetinueError):
@@ -18,3 +20,18 @@ class BadArguments(ToolError):
     """The arguments of a call do not fit the tool's parameters; the message says what to correct."""
 
     default_code = "bad_arguments"
+
+
+def is_fault(error: BaseException) -> bool:
+    """Whether what an author's code raised is a fault of that code (`SystemExit` too): it must not end the host's loop.
+
+    A cancellation, Ctrl-C, and the closing of a coroutine whose loop has ended are none.
+    """
+    if isinstance(error, asyncio.CancelledError | KeyboardInterrupt):
+        return False
+    if isinstance(error, GeneratorExit):
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return False
+    return True

@@ -3,7 +3,8 @@
 import asyncio
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from retinue.config import Verdict
@@ -12,11 +13,11 @@ from retinue.ids import check_tool_name
 from retinue.models.port import ToolSpec
 from retinue.states import ResultStatus
 from retinue.tools.docstrings import parse_docstring
-from retinue.tools.errors import BadArguments
+from retinue.tools.errors import BadArguments, is_fault
 from retinue.tools.pool import ToolThreads
 from retinue.tools.port import ToolContext, ToolFlags, ToolOutput
 from retinue.tools.results import error_text, result_of
-from retinue.tools.schema import Signature, check_declaration, location, read_signature
+from retinue.tools.schema import REQUIRED, Signature, check_declaration, location, read_signature
 
 if TYPE_CHECKING:  # it imports pydantic
     from retinue.tools.arguments import Arguments
@@ -79,6 +80,20 @@ class ToolDeclaration:
 
         return Arguments(self.name, self.signature.parameters, where=self.where)
 
+    def main_value(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
+        """The main argument as text, after its default and its conversion (`5.0` for an `int` is 5); none if it does not fit."""
+        name = self.flags.main_argument
+        parameter = next((one for one in self.signature.parameters if one.name == name), None)
+        if parameter is None:
+            return ()
+        value = arguments.get(parameter.name, parameter.default)
+        if parameter.name in arguments and parameter.annotation is not str:
+            try:
+                value = self.arguments.parse(json.dumps(arguments)).get(parameter.name)
+            except BadArguments:
+                return ()  # it will not run
+        return () if value is REQUIRED or value is None else (str(value),)
+
     @functools.cached_property
     def spec(self) -> ToolSpec:
         """How the model sees it."""
@@ -89,7 +104,7 @@ class FunctionTool:
     """A `Tool` that calls a function: on the loop if it is async, else in the context's `ToolThreads`.
 
     `function` is what is called (a bound method, say); the declaration's function where it is left out. `reference` is the
-    import reference of the member, or None where it has none. `limit_verdict` answers `always`.
+    import reference of the member, or None where it has none. `limit_verdict` answers `always`, `touched` answers `places`.
     """
 
     def __init__(
@@ -99,12 +114,14 @@ class FunctionTool:
         *,
         reference: str | None = None,
         limit_verdict: Callable[[Mapping[str, Any]], Verdict] | None = None,
+        touched: Callable[[Mapping[str, Any]], Sequence[str]] | None = None,
     ) -> None:
         self._declaration = declaration
         self._function = function or declaration.function
         self._blocking = not inspect.iscoroutinefunction(self._function)
         self.reference = reference
         self._limit_verdict = limit_verdict
+        self._touched = touched
 
     def __repr__(self) -> str:
         return f"FunctionTool({self.name}, {self._declaration.where})"
@@ -142,6 +159,10 @@ class FunctionTool:
         """See `Tool`."""
         return Verdict.ALLOW if self._limit_verdict is None else self._limit_verdict(arguments)
 
+    def places(self, arguments: Mapping[str, Any]) -> Sequence[str]:
+        """See `Tool`. Of a plain function: its main argument as it will be called with it, default and conversion included."""
+        return self._declaration.main_value(arguments) if self._touched is None else self._touched(arguments)
+
     async def run(self, arguments: str, context: ToolContext) -> ToolOutput:
         """See `Tool`.
 
@@ -162,13 +183,15 @@ class FunctionTool:
             return result_of(await self._call(values, context, threads))
         except BadArguments as error:
             return ToolOutput(content=str(error), status=ResultStatus.ERROR)
-        except Exception as error:  # noqa: BLE001 - whatever a tool raises is for the model
-            return ToolOutput(content=error_text(self.name, error), status=ResultStatus.ERROR)
         except asyncio.CancelledError:
             if _cancel_requested():
                 raise
             text = f"`{self.name}` failed: something that it waited for was cancelled"
             return ToolOutput(content=text, status=ResultStatus.ERROR)
+        except BaseException as error:  # whatever a tool raises is for the model, `SystemExit` too
+            if not is_fault(error):
+                raise
+            return ToolOutput(content=error_text(self.name, error), status=ResultStatus.ERROR)
 
     async def _call(self, values: dict[str, Any], context: ToolContext, threads: ToolThreads | None) -> object:
         if threads is None or not self._blocking:

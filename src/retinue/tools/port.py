@@ -4,7 +4,7 @@ A `Capability` is anything that a harness or an agent can be given under a name 
 runs code. The loop above decides whether, when and how often; this floor only knows how.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 import msgspec
@@ -157,6 +157,11 @@ class Tool(Capability, Protocol):
         """The most that any rule can grant for these arguments: ASK where a person must always be asked, DENY where the
         tool would refuse anyway. ALLOW for most tools."""
         ...
+
+    def places(self, arguments: Mapping[str, Any]) -> Sequence[str]:
+        """Every name that permission rules shall see for what this call touches, besides the main argument as written: for
+        a file, its path from the workspace's root, and where that leads. None for most tools."""
+        return ()
 
     async def run(self, arguments: str, context: ToolContext) -> ToolOutput:
         """Check the arguments (JSON text as the model sent it) and run.

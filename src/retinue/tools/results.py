@@ -52,7 +52,7 @@ def result_of(value: object) -> ToolOutput:
     return ToolOutput(content=text or NO_OUTPUT)
 
 
-def error_text(tool: str, error: Exception) -> str:
+def error_text(tool: str, error: BaseException) -> str:
     """What the model reads when the tool raised `error`."""
     if isinstance(error, ToolError):
         return clean_text(str(error)) or NO_OUTPUT

@@ -3,6 +3,7 @@
 Errors are `FileError`s whose text a model can act on. All methods block; tools call them in a thread.
 """
 
+import errno
 import os
 import threading
 from collections.abc import Callable, Generator
@@ -32,6 +33,7 @@ from retinue.workspace.root import Opened, Root, explain, protected_error
 __all__ = ["WorkspaceFiles", "Written"]
 
 _EDIT_TRIES: Final = 5
+_LEADS_NOWHERE: Final = frozenset((errno.ENOTDIR, errno.ELOOP, errno.EMLINK, errno.EXDEV, errno.EACCES, errno.EPERM))
 
 
 class Written(NamedTuple):
@@ -79,6 +81,26 @@ class WorkspaceFiles:
         except OSError as error:
             return Verdict.DENY if explain(error, path).code == "outside" else verdict
         return verdict
+
+    def places(self, path: str) -> tuple[str, ...]:
+        """What permission rules see of a path: its normal form from the root, and where that leads now through links.
+
+        A place that does not exist yet counts from its deepest folder that does. Empty for a path that is refused anyway.
+
+        Raises:
+            FileError: where it leads cannot be found out now (no descriptors left, say), though it could be later.
+        """
+        try:
+            relative = self.tree.relative(path)
+        except FileError:
+            return ()
+        try:
+            with self.tree.directory() as root:
+                return tuple(dict.fromkeys((relative, self.tree.resolved(root, relative))))
+        except OSError as error:
+            if error.errno not in _LEADS_NOWHERE:
+                raise explain(error, path) from error
+            return (relative,)  # nothing can be opened there, so no tool can do anything there
 
     def stat(self, path: str) -> FileInfo:
         """What is at this path.

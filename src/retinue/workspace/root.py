@@ -112,6 +112,16 @@ class Root:
             FileError: it is protected, or leads to a protected place under another name.
             OSError: a part of it cannot be opened.
         """
+        place = self.resolved(root, path)
+        check_place(path, place, writing=True)
+        return place
+
+    def resolved(self, root: int, path: str) -> str:
+        """Where a normalised path really is, or would be: from its deepest part that exists. Nothing is checked.
+
+        Raises:
+            OSError: a part of it cannot be opened.
+        """
         missing: list[str] = []
         existing = path
         while True:
@@ -128,7 +138,6 @@ class Root:
             os.close(fd)
         if missing:
             place = "/".join(missing) if place == "." else "/".join((place, *missing))
-        check_place(path, place, writing=True)
         return place
 
     @contextmanager
@@ -178,7 +187,11 @@ class Root:
             raise protected_error(path, "another name of a file of the harness")
 
     def _state_files(self, root: int) -> Iterator[os.stat_result]:
-        """What lies in the root's ledger folder and in the agents' task records."""
+        """What lies in the root's ledger folder and in the agents' task records.
+
+        Not what lies in ledger folders further down: that would take a walk over the whole workspace for every file with a
+        second name. They belong to other workspaces, and only somebody who may read them can have made such a name.
+        """
         folders = [STATE_DIR, *(f"agents/{name}/tasks" for name in self._names(root, "agents"))]
         count = 0
         while folders and count < _MAX_STATE_FILES:

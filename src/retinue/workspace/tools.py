@@ -3,7 +3,7 @@
 Results are bounded, and end with a note in square brackets that says how to get the rest.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from retinue.config import Verdict
@@ -31,9 +31,14 @@ MAX_MATCH_LINE: Final = 300
 
 def file_tools(files: WorkspaceFiles) -> list[Tool]:
     """The tools for these files, in the order of `FILE_TOOLS`. Reading is allowed by default, writing asks; what is protected
-    is refused or always asks, whatever the rules say (`Tool.always`)."""
+    is refused or always asks, whatever the rules say (`Tool.always`). Rules see where a path really leads (`Tool.places`)."""
     methods = _FileTools(files)
     made: list[Tool] = []
+
+    def touched(arguments: Mapping[str, Any]) -> Sequence[str]:
+        path = arguments.get("path", ".")
+        return files.places(path) if isinstance(path, str) else ()
+
     for declaration in _DECLARATIONS:
 
         def limit_verdict(arguments: Mapping[str, Any], *, writing: bool = not declaration.flags.read_only) -> Verdict:
@@ -42,7 +47,8 @@ def file_tools(files: WorkspaceFiles) -> list[Tool]:
                 return Verdict.ALLOW
             return files.verdict(path, writing=writing)
 
-        made.append(FunctionTool(declaration, getattr(methods, declaration.name), limit_verdict=limit_verdict))
+        function = getattr(methods, declaration.name)
+        made.append(FunctionTool(declaration, function, limit_verdict=limit_verdict, touched=touched))
     return made
 
 
