@@ -1,7 +1,7 @@
 """One root directory, and the only way to open something below it: contained, and checked where it really is.
 
 `..` is resolved by name, the kernel keeps the path below the root, and the place of the opened descriptor is compared with
-the protected paths: a link, another case or a hard link does not get around them.
+the protected paths: a link, another case or a hard link does not get around them (a hard link: see `Root._state_files`).
 """
 
 import errno
@@ -190,7 +190,7 @@ class Root:
         """What lies in the root's ledger folder and in the agents' task records.
 
         Not what lies in ledger folders further down: that would take a walk over the whole workspace for every file with a
-        second name. They belong to other workspaces, and only somebody who may read them can have made such a name.
+        second name. So a hard link to a file of a nested workspace's ledger is read like any file; no file tool makes one.
         """
         folders = [STATE_DIR, *(f"agents/{name}/tasks" for name in self._names(root, "agents"))]
         count = 0
