@@ -52,7 +52,7 @@ async def answer_request(
         UnknownId: `user` has no such request.
         RetinueError: `already_answered`: it is no longer open.
     """
-    row = await runtime.ledger.request(request_id)
+    row = await runtime.ledger.request(request_id) if request_id.isascii() else None
     if row is None or row.root.user != user:
         raise UnknownId(f"there is no request `{request_id}`", remedy="`await agent.requests(session_id)` lists the open ones")
     answer: Literal["allow", "deny"] = "allow" if allow else "deny"

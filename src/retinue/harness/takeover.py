@@ -20,7 +20,7 @@ async def find_root(runtime: Runtime, run_id: str, *, user: str | None = None) -
     Raises:
         UnknownId: there is no such run.
     """
-    row = await runtime.ledger.run(run_id)
+    row = await runtime.ledger.run(run_id) if run_id.isascii() else None  # ids are: no other text reaches the store
     root = await runtime.ledger.run(row.root) if row is not None else None
     if root is None or user not in (None, root.key.user):
         raise UnknownId(f"there is no run `{run_id}` in this ledger", remedy="`retinue threads list` shows what there is")

@@ -204,11 +204,11 @@ def arguments_of(text: str) -> str:
     try:
         if isinstance(msgspec.json.decode(text), dict):
             return text
-    except (msgspec.DecodeError, UnicodeEncodeError):
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         pass
     try:
         value = loads(text.encode("utf-8", "replace"))
-    except ValueError:
+    except (ValueError, RecursionError):
         value = None
     return dumps(cast("object", value) if isinstance(value, dict) else {"invalid_arguments": text}).decode()
 
