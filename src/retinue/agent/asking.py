@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -190,9 +190,9 @@ async def _call_model(run: "Run", step: AskModel, request: ModelRequest, stream:
         if not middleware:
             if _heeds_cancellation(model):
                 return await model.answer(request, stream)
-            return await _within_grace(run, model.answer(request, stream))
+            return await _within_grace(run, lambda: model.answer(request, stream))
         call = ModelCall(request=request, agent_id=request.agent_id, run_id=request.run_id, turn=step.turn, state=run.state)
-        return await _within_grace(run, chain(middleware, "around_model_call", innermost)(call))
+        return await _within_grace(run, lambda: chain(middleware, "around_model_call", innermost)(call))
     except ModelError:
         raise
     except BaseException as error:
@@ -210,7 +210,7 @@ def _heeds_cancellation(model: ChatModel) -> bool:
     return module.startswith("retinue.models.") and module != "retinue.models.scripted"
 
 
-async def _within_grace(run: "Run", work: Awaitable[ModelAnswer]) -> ModelAnswer:
+async def _within_grace(run: "Run", work: Callable[[], Awaitable[ModelAnswer]]) -> ModelAnswer:
     """A call of an author's code in a task of its own: at a stop it is waited for no longer than the grace, then given up."""
     task = asyncio.create_task(_guarded(work), name=f"retinue model call of {run.definition.agent_id}")
     try:
@@ -233,10 +233,10 @@ async def _within_grace(run: "Run", work: Awaitable[ModelAnswer]) -> ModelAnswer
     return outcome
 
 
-async def _guarded(work: Awaitable[ModelAnswer]) -> ModelAnswer | BaseException:
+async def _guarded(work: Callable[[], Awaitable[ModelAnswer]]) -> ModelAnswer | BaseException:
     """What `SystemExit` would do in a task of its own is end the loop: it is handed on as a value."""
     try:
-        return await work
+        return await work()  # called here: a call that is stopped before it begins is never made
     except BaseException as error:
         if not is_fault(error):
             raise
