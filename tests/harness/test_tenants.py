@@ -1,5 +1,6 @@
 """Tenants are apart (invariant 8): what belongs to another user or session is unknown, whatever id one holds of it."""
 
+import asyncio
 import re
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,41 @@ async def test_requests_and_runs_of_another_user_are_unknown() -> None:
         done = await one.answer(request.request_id, allow=True, user_id="alice")
         assert done is not None
         assert done.status == "completed"
+
+
+@pytest.mark.parametrize("driven", [True, False])
+async def test_a_run_of_another_user_cannot_be_cancelled(driven: bool) -> None:
+    started, go = asyncio.Event(), asyncio.Event()
+
+    async def act() -> str:
+        """Act."""
+        started.set()
+        await go.wait()
+        return "done"
+
+    ids: list[str] = []
+
+    def answer(request: ModelRequest) -> Any:
+        ids.append(request.run_id)
+        return calls(("act", {})) if request.step == 1 else "ok"
+
+    rules = PermissionRules() if driven else PermissionRules(ask=["act"])
+    async with Agent("parent", model=RecordingModel(answer), tools=[act], permissions=rules) as one:
+        running = asyncio.create_task(one.run("Go.", context=ALICE, check=False))
+        await (started.wait() if driven else running)
+        for user in (None, "bob"):
+            with pytest.raises(UnknownId, match="no run"):
+                await one.cancel(ids[0], user_id=user)
+        await one.cancel(user_id="bob")
+        row = await one.runtime.ledger.run(ids[0])
+        assert row is not None
+        assert not row.state.terminal
+        assert await one.runtime.ledger.cancel_intent(row.lineage) is None
+        await one.cancel(ids[0], user_id="alice")
+        await running
+        row = await one.runtime.ledger.run(ids[0])
+        assert row is not None
+        assert row.state.value == "cancelled"
 
 
 @pytest.mark.contract("D-28")
