@@ -162,13 +162,15 @@ def _agent(runtime: Runtime, on_request: Any) -> Agent:
     )
 
 
-async def _scene(kind: str, path: Path, at: int, whose: str) -> tuple[bool, str]:
+async def _scene(kind: str, path: Path, at: int, whose: str, grace: float) -> tuple[bool, str]:
     """Run, cancelled at its n-th suspension. Whether it came that far, and how it ended."""
     loop = asyncio.get_running_loop()
     faults: list[dict[str, Any]] = []
     loop.set_exception_handler(lambda _loop, context: faults.append(context))
     before = asyncio.all_tasks()
-    runtime = Runtime(ledger=await _ledger(kind, path), clock=VirtualClock(auto=True), limits=Limits(max_children=1))
+    runtime = Runtime(
+        ledger=await _ledger(kind, path), clock=VirtualClock(auto=True), limits=Limits(max_children=1, stop_grace=grace)
+    )
 
     async def on_request(_request: Any) -> bool:
         await asyncio.sleep(0)
@@ -224,15 +226,20 @@ async def _check(runtime: Runtime, agent: Agent, reached: bool) -> str:
     return rows[0].state.value if rows else "not begun"
 
 
-@pytest.mark.parametrize(("kind", "step"), [("memory", 1), ("shared", 1), ("sqlite", 5)])
+@pytest.mark.parametrize(
+    ("kind", "step", "grace"),
+    [("memory", 1, 5.0), ("memory", 1, 0.0), ("shared", 1, 5.0), ("shared", 1, 0.0), ("sqlite", 5, 5.0)],
+)
 @pytest.mark.parametrize("whose", ["caller", "driver"])
 @pytest.mark.case("B012", "B026", "B028")
-def test_cancelled_at_every_await(kind: str, step: int, whose: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_cancelled_at_every_await(
+    kind: str, step: int, grace: float, whose: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     ends: list[str] = []
     at, reached = 1, True
     while reached:
         with caplog.at_level(logging.WARNING):
-            reached, state = asyncio.run(asyncio.wait_for(_scene(kind, tmp_path / f"{at}.db", at, whose), 20))
+            reached, state = asyncio.run(asyncio.wait_for(_scene(kind, tmp_path / f"{at}.db", at, whose, grace), 20))
         assert caplog.records == []
         ends.append(state)
         at += step

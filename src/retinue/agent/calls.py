@@ -395,14 +395,11 @@ class Calls:
             else:
                 break
         self._collect()
-        for one in list(self._running.values()):
-            del self._running[one.action.ref.index]
-            self.stuck.append(one.action.call.name)
-            if one.task is not None:
-                run.tree.abandon(one.task, one.action.call.name)
-            one.given_up = True
-            if one.prepared.abandoned is not None:
-                one.prepared.abandoned()
+        left_over = list(self._running.values())
+        self._running.clear()
+        for one in left_over:  # all of them, before anything is waited for
+            self._give_up(one)
+        for one in left_over:
             outcome = self._stopped(one)
             if one.prepared.stop is not None:
                 one.given_up = False
@@ -410,8 +407,20 @@ class Calls:
                 one.given_up = True
             self._record(one.action, outcome, one.prepared)
 
+    def _give_up(self, one: _Running) -> None:
+        self.stuck.append(one.action.call.name)
+        if one.task is not None:
+            self._run.tree.abandon(one.task, one.action.call.name)
+        one.given_up = True
+        if one.prepared.abandoned is not None:
+            one.prepared.abandoned()
+
     def _delegates(self, task: "asyncio.Task[CallOutcome]") -> bool:
-        return any(one.task is task and one.prepared.stop is not None and one.driving for one in self._running.values())
+        """Whether this is a child that will end by itself: no middleware is at work around it."""
+        around = bool(self._run.definition.middleware)
+        return any(
+            one.task is task and one.prepared.stop is not None and (one.driving or not around) for one in self._running.values()
+        )
 
     def _stopped(self, one: _Running) -> CallOutcome:
         return CallOutcome(

@@ -58,10 +58,10 @@ class Driver:
         """
         try:
             await asyncio.wait((self.task,))
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as cancelled:
             self.stop("interrupted", by="caller")
             await asyncio.wait((self.task,))
-            raise
+            raise cancelled from (None if self.task.cancelled() else self.task.exception())
         return self.task.result()
 
     async def events(self) -> AsyncGenerator[Event, None]:
