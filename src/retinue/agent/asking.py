@@ -212,7 +212,7 @@ def _heeds_cancellation(model: ChatModel) -> bool:
 
 async def _within_grace(run: "Run", work: Callable[[], Awaitable[ModelAnswer]]) -> ModelAnswer:
     """A call of an author's code in a task of its own: at a stop it is waited for no longer than the grace, then given up."""
-    task = asyncio.create_task(_guarded(work), name=f"retinue model call of {run.definition.agent_id}")
+    task = asyncio.create_task(_guarded(run, work), name=f"retinue model call of {run.definition.agent_id}")
     try:
         await asyncio.wait((task,))
     except asyncio.CancelledError:
@@ -233,10 +233,12 @@ async def _within_grace(run: "Run", work: Callable[[], Awaitable[ModelAnswer]]) 
     return outcome
 
 
-async def _guarded(work: Callable[[], Awaitable[ModelAnswer]]) -> ModelAnswer | BaseException:
+async def _guarded(run: "Run", work: Callable[[], Awaitable[ModelAnswer]]) -> ModelAnswer | BaseException:
     """What `SystemExit` would do in a task of its own is end the loop: it is handed on as a value."""
+    if run.stop_reason is not None:  # asked to stop before it began: nothing starts (M8)
+        raise asyncio.CancelledError
     try:
-        return await work()  # called here: a call that is stopped before it begins is never made
+        return await work()
     except BaseException as error:
         if not is_fault(error):
             raise
