@@ -20,13 +20,14 @@ from retinue import (
     subagent,
     tool,
 )
+from retinue.events import RunFinishedEvent
 from retinue.ledger.memory import MemoryLedger
 from retinue.ledger.port import Ledger
 from retinue.ledger.sqlite import SqliteLedger
 from retinue.models.port import ModelRequest
 from retinue.states import RequestState
 from retinue.testing import ScriptedModel, VirtualClock
-from retinue.testing.audit import audit
+from retinue.testing.audit import audit, told
 from retinue.testing.mortal import SharedStore
 from retinue.testing.transcripts import assert_valid_transcript
 
@@ -218,6 +219,9 @@ async def _check(runtime: Runtime, agent: Agent, reached: bool) -> str:
         assert row.state.value in ("completed", "cancelled")
         assert reached or row.state.value == "completed"
         assert await audit(runtime.ledger, row.run_id) == []
+        for one in await told(runtime.ledger, row.run_id):
+            messages = [event.message for event in one.of(RunFinishedEvent)]
+            assert not any(f"`{child}`" in message for message in messages for child in ("mid", "low", "asked"))  # none is stuck
         assert await runtime.ledger.requests(root_run=row.run_id, state=RequestState.OPEN) == []
     assert len(rows) <= 1
     again = await agent.run("and now?", context=HERE)
