@@ -36,7 +36,7 @@ async def waiting_run(ledger: Path, ran: list[str]) -> str:
     return result.run_id
 
 
-@pytest.mark.contract("M10")
+@pytest.mark.contract("D-29")
 @pytest.mark.parametrize("now", [None, PermissionRules(allow=["*"])])
 async def test_a_resumed_run_keeps_what_it_was_forbidden(tmp_path: Path, now: PermissionRules | None) -> None:
     ran: list[str] = []
@@ -52,7 +52,7 @@ async def test_a_resumed_run_keeps_what_it_was_forbidden(tmp_path: Path, now: Pe
     assert ran == ["pay"]
 
 
-@pytest.mark.contract("M10")
+@pytest.mark.contract("D-29")
 async def test_rules_of_the_agent_that_resumes_tighten(tmp_path: Path) -> None:
     ran: list[str] = []
     run_id = await waiting_run(tmp_path / "l.db", ran)

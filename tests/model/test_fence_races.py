@@ -70,7 +70,7 @@ def lead(process: MortalProcess, model: ScriptedModel | None = None) -> Agent:
     return Agent("lead", model=model or ScriptedModel(TREE.script()), subagents=[reader], runtime=runtime, permissions=allow)
 
 
-async def stopped(ledger: Interrupted, commits: int) -> tuple[SharedStore, RunRow]:
+async def stopped(ledger: MemoryLedger, commits: int) -> tuple[SharedStore, RunRow]:
     """A tree whose process died at a commit."""
     await ledger.open()
     store = SharedStore(ledger)
@@ -267,3 +267,30 @@ async def test_of_two_first_messages_one_is_told_that_the_thread_is_busy() -> No
         assert await audit(ledger, root.run_id) == []
     for agent in agents:
         await agent.close()
+
+
+class Stale(MemoryLedger):
+    """A ledger in which something happens after a cancel intent was looked for, and before the answer is there."""
+
+    happens: Callable[[], Awaitable[object]] | None = None
+
+    async def cancel_intent(self, lineage: Sequence[str]) -> str | None:
+        found = await super().cancel_intent(lineage)
+        happens, self.happens = self.happens, None
+        if happens is not None:
+            await happens()
+        return found
+
+
+async def test_a_cancel_while_a_run_is_taken_up_stops_it_before_it_asks() -> None:
+    """The intent was looked for just before it was there, and the run is not driven yet: it is told all the same (M8)."""
+    ledger = Stale()
+    store, root = await stopped(ledger, 4)
+    model = RecordingModel(TREE.script())
+    late = lead(store.process(), model)
+    await late.build()
+    ledger.happens = lambda: late.cancel(root.run_id)
+    result = await late.resume(root.run_id, check=False)
+    assert (result.status, model.requests) == ("cancelled", [])
+    assert await audit(ledger, root.run_id) == []
+    await late.close()

@@ -160,6 +160,9 @@ class Run:
         """
         self._task = asyncio.current_task()
         self.tree.runs[self.row.run_id] = self
+        asked = self.tree.stop_of(self.row.lineage)
+        if asked is not None:
+            self.stop(asked)
         try:
             return await (self._around() if self.definition.middleware else self._loop())
         except BaseException as error:
@@ -424,6 +427,7 @@ class Run:
         if self.stop_reason is not None:
             return
         self.stop_reason = reason
+        self.tree.stops.setdefault(self.row.run_id, below or reason)
         self._stop_at = self.journal.clock.monotonic()
         self._calls.stop(below or reason)
         if self.interruptible and self._task is not None:

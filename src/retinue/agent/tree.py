@@ -179,6 +179,7 @@ class Tree:
         self.interruptions = 0
         self.given_up = False
         self.failure: LedgerError | None = None
+        self.stops: dict[str, str] = {}
         self.revisit: set[str] = set()
         self.stopping: list[str] = []
         self._states: dict[tuple[str, str], dict[str, Any]] = {}
@@ -213,6 +214,13 @@ class Tree:
             if name.startswith(MIDDLEWARE_STATE):
                 kept[name.removeprefix(MIDDLEWARE_STATE)] = msgspec.json.decode(raw)
         return kept
+
+    def stop_of(self, lineage: Sequence[str]) -> str | None:
+        """Why a run of this lineage is to stop, if it is: it may have been asked after the run was read or made, and before
+        it is driven."""
+        if not self.stops:
+            return None
+        return next((self.stops[run_id] for run_id in lineage if run_id in self.stops), None)
 
     def answer_came(self, request_id: str, run_id: str, invocations: Sequence[str]) -> None:
         """A request was answered in this process: tell the run that asked, or those above that wait for it."""

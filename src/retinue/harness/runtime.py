@@ -246,6 +246,7 @@ class Runtime:
         tree = self.trees.get(root_run)  # it may have ended meanwhile
         if tree is None:
             return False
+        tree.stops.setdefault(target, reason)
         for run in list(tree.runs.values()):
             if target in run.row.lineage:
                 run.stop(reason)
