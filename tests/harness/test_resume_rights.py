@@ -62,7 +62,7 @@ async def test_rules_of_the_agent_that_resumes_tighten(tmp_path: Path) -> None:
     assert ran == []
 
 
-@pytest.mark.contract("M5")
+@pytest.mark.contract("D-19")
 async def test_an_agent_without_the_runs_tools_is_refused_and_can_still_cancel(tmp_path: Path) -> None:
     ran: list[str] = []
     run_id = await waiting_run(tmp_path / "l.db", ran)
