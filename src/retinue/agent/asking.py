@@ -114,7 +114,7 @@ async def ask(run: "Run", step: AskModel) -> None:
         output=projection.output,
     )
     stream, started = _Stream(run, new_id("msg")), journal.clock.monotonic()
-    run.interruptible = True
+    run.stopping.interruptible = True
     try:
         if definition.middleware:
             request = await _before_reasoning(run, step, request)
@@ -124,14 +124,14 @@ async def ask(run: "Run", step: AskModel) -> None:
     except ModelError as error:
         _stage_partial(run, stream)
         _stage_error(run, stream, error, started)
-        run.interruptible = False
-        await run.absorb_interrupt()
+        run.stopping.interruptible = False
+        await run.stopping.absorb()
         return
     except BaseException:
         _stage_partial(run, stream)
         raise
     finally:
-        run.interruptible = False
+        run.stopping.interruptible = False
     stream.end()
     message = AssistantMessage(
         id=stream.message_id,
@@ -156,7 +156,7 @@ async def ask(run: "Run", step: AskModel) -> None:
     )
     if stream.drafted:
         journal.stage_op(DropDraft(journal.key, stream.message_id))
-    await run.absorb_interrupt()
+    await run.stopping.absorb()
 
 
 async def _before_reasoning(run: "Run", step: AskModel, request: ModelRequest) -> ModelRequest:
@@ -218,14 +218,14 @@ async def _within_grace(run: "Run", work: Callable[[], Awaitable[ModelAnswer]]) 
     except asyncio.CancelledError:
         task.cancel()
         clock = run.journal.clock
-        deadline = run.stop_deadline() if run.stop_reason is not None else clock.monotonic() + run.tree.limits.stop_grace
+        deadline = run.stopping.deadline if run.stop_reason is not None else clock.monotonic() + run.tree.limits.stop_grace
         try:
             if (left := deadline - clock.monotonic()) > 0:
                 await run.wait_any([task], left)
         finally:
             if not task.done():
-                run.give_up(task, f"model {run.definition.model.name}")
-        if not task.done() or task.cancelled() or not run.interrupting:
+                run.stopping.give_up(task, f"model {run.definition.model.name}")
+        if not task.done() or task.cancelled() or not run.stopping.interrupting:
             raise
     outcome = task.result()
     if isinstance(outcome, BaseException):

@@ -98,8 +98,6 @@ class Calls:
         self._run = run
         self._running: dict[int, _Running] = {}
         self._suspended: set[int] = set()
-        self.stuck: list[str] = []
-        """Names of the calls that did not end within the grace of a stop."""
 
     @property
     def busy(self) -> bool:
@@ -378,7 +376,7 @@ class Calls:
     async def _stop_running(self) -> None:
         """End what runs: tasks are cancelled, children are told, threads are waited for; all no longer than the grace (M8)."""
         run = self._run
-        deadline = run.stop_deadline()
+        deadline = run.stopping.deadline
         for one in self._running.values():
             if one.prepared.stop is not None:
                 one.prepared.stop(run.stop_reason or "cancelled")
@@ -408,9 +406,8 @@ class Calls:
             self._record(one.action, outcome, one.prepared)
 
     def _give_up(self, one: _Running) -> None:
-        self.stuck.append(one.action.call.name)
         if one.task is not None:
-            self._run.tree.abandon(one.task, one.action.call.name)
+            self._run.stopping.give_up(one.task, one.action.call.name)
         one.given_up = True
         if one.prepared.abandoned is not None:
             one.prepared.abandoned()

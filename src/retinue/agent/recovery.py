@@ -30,4 +30,4 @@ async def recover(run: "Run") -> None:
             run.journal.stage(MessageEvent(message=AssistantMessage(id=draft.message_id, text=draft.text)))
         run.journal.stage_op(DropDraft(run.row.key, draft.message_id))
     if intent is not None:
-        run.stop(intent)
+        run.stopping.ask(intent)

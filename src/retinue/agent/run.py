@@ -14,6 +14,7 @@ import msgspec
 
 from retinue.agent.asking import ask
 from retinue.agent.calls import Calls
+from retinue.agent.conflicts import go_on_from_ledger
 from retinue.agent.definition import AgentDefinition, clean_envelope
 from retinue.agent.journal import Batch, RunJournal
 from retinue.agent.middleware import RunCall, Scope, StateHandle, chain, overriding
@@ -28,33 +29,27 @@ from retinue.agent.next_step import (
     next_step,
 )
 from retinue.agent.output import Checked, OutputType, check_answer, give_back
-from retinue.agent.projection import OUTPUT_NOTICE, Projection, project
+from retinue.agent.projection import OUTPUT_NOTICE, Projection
+from retinue.agent.stopping import Stopping
 from retinue.agent.texts import notice
 from retinue.agent.tool_handler import make_context
 from retinue.agent.tree import MIDDLEWARE_STATE, Tree
-from retinue.errors import LeaseLost, LedgerConflict, LedgerError, ThreadBusy
+from retinue.errors import LedgerConflict, LedgerError
 from retinue.events import (
     CancelSeenEvent,
     Event,
     MessageEvent,
-    ModelCalledEvent,
     OutputCheckedEvent,
-    PermissionRequest,
     RequestClosedEvent,
     RunFinishedEvent,
     StateSetEvent,
-    SubAgentInvocationCancelledEvent,
-    SubAgentInvocationCompletedEvent,
-    SubAgentInvocationFailedEvent,
-    SubAgentInvocationStartedEvent,
-    ToolCallResultEvent,
     derived,
     encode,
 )
 from retinue.ids import new_id
 from retinue.messages import CallRef, UserMessage
 from retinue.models.port import Envelope
-from retinue.ops import Append, DropDraft, Op, PutBlob, PutState, RequestCancel, TakeMail
+from retinue.ops import PutState, TakeMail
 from retinue.rows import Mail, RunRow
 from retinue.states import RunState
 from retinue.tools.port import ToolContext
@@ -64,18 +59,6 @@ __all__ = ["Run", "RunEnd"]
 MAIL_POLL_SECONDS = 1.0
 
 _log: Final = logging.getLogger("retinue")
-
-_HAPPENED: Final = (MessageEvent, ModelCalledEvent, OutputCheckedEvent, ToolCallResultEvent, StateSetEvent)
-"""What a run says of itself alone: it stays true when a commit that it was to ride with is refused."""
-_VOIDED: Final = (
-    SubAgentInvocationStartedEvent,
-    SubAgentInvocationCompletedEvent,
-    SubAgentInvocationFailedEvent,
-    SubAgentInvocationCancelledEvent,
-    PermissionRequest,
-    RequestClosedEvent,
-)
-"""What is void with such a commit, because rows that rode with it say the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,31 +95,41 @@ class Run:
         if redactor.active and envelope is None:
             self.envelope, self.envelope_blob = clean_envelope(redactor, self.envelope, self.envelope_blob)
         self.order = tree.next_order()
-        self.journal = RunJournal(
-            tree.services.ledger,
-            tree.services.clock,
+        self.journal = self._journal(row, projection, generation=generation, head=head, stored=stored)
+        self.is_root = False
+        self.acknowledge = False
+        self.stopping = Stopping(self)
+        self.calls = Calls(self)
+        self._mail: list[Mail] = []
+        self._mail_waits = stored
+        self._unasked = stored
+        self._wake: asyncio.Future[None] | None = None
+        self._look = False
+        self._session_state: dict[str, Any] = {}
+
+    def _journal(self, row: RunRow, projection: Projection, *, generation: int, head: int, stored: bool) -> RunJournal:
+        services = self.tree.services
+        return RunJournal(
+            services.ledger,
+            services.clock,
             row,
             projection,
             generation=generation,
             head=head,
             stored=stored,
             tell=self._tell,
-            redactor=redactor,
+            redactor=services.redactor,
         )
-        self.is_root = False
-        self.acknowledge = False
-        self.interruptible = False
-        self._interrupting = False
-        self.stop_reason: str | None = None
-        self._stop_at = 0.0
-        self._calls = Calls(self)
-        self._mail: list[Mail] = []
-        self._mail_waits = stored
-        self._unasked = stored
-        self._task: asyncio.Task[Any] | None = None
-        self._wake: asyncio.Future[None] | None = None
-        self._look = False
-        self._session_state: dict[str, Any] = {}
+
+    def begin_anew(self, row: RunRow, projection: Projection, *, generation: int, head: int) -> None:
+        """Go on from what the ledger holds; what was staged is given up."""
+        self.journal = self._journal(row, projection, generation=generation, head=head, stored=True)
+        self._mail_waits = True
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Why the run is to stop, if it is."""
+        return self.stopping.reason
 
     @property
     def row(self) -> RunRow:
@@ -158,18 +151,18 @@ class Run:
             LeaseLost: another process has taken the run over.
             LedgerError: the ledger failed. The run is as the ledger last knew it, and can be resumed.
         """
-        self._task = asyncio.current_task()
+        self.stopping.task = asyncio.current_task()
         self.tree.runs[self.row.run_id] = self
         asked = self.tree.stop_of(self.row.lineage)
         if asked is not None:
-            self.stop(asked)
+            self.stopping.ask(asked)
         try:
             return await (self._around() if self.definition.middleware else self._loop())
         except BaseException as error:
             if isinstance(error, LedgerError) and not isinstance(error, LedgerConflict):
                 self.tree.fail(error)
             self.tree.given_up = True  # what runs below is ended at once, and can be resumed with this run
-            await self._calls.end()
+            await self.calls.end()
             await self.journal.abandon()
             raise
         finally:
@@ -203,7 +196,7 @@ class Run:
         except asyncio.CancelledError:
             if faults:
                 raise
-            self._interrupted()
+            self.stopping.cancelled()
         except Exception as error:
             if faults or (not ends and self.projection.open is not None):
                 raise  # the loop's own fault, or nothing that can be closed here: the run can be resumed
@@ -211,7 +204,7 @@ class Run:
         if not ends:
             if faults:
                 raise faults[-1]  # a middleware that swallows the loop's fault does not make it undone
-            if self.stop_reason is None and self.projection.open is None:
+            if self.stopping.reason is None and self.projection.open is None:
                 self._author_fault("a middleware did not call `next`")
             return await self._loop()
         return ends[-1]
@@ -231,10 +224,10 @@ class Run:
                 if end is not None:
                     return end
             except asyncio.CancelledError:
-                self._interrupted()
+                self.stopping.cancelled()
             except LedgerConflict as conflict:
                 retries += 1
-                await self._conflict(conflict, retries)
+                await go_on_from_ledger(self, conflict, retries)
 
     async def _step(self) -> RunEnd | None:
         """One step; the run's end if that was it."""
@@ -247,8 +240,8 @@ class Run:
         if self._mail_waits:
             self._mail_waits = False
             self._mail = await self.tree.services.ledger.mail(self.row.key)
-        if self.stop_reason is not None and projection.cancel is None and projection.finished is None:
-            self.journal.stage(CancelSeenEvent(reason=self.stop_reason))
+        if self.stopping.reason is not None and projection.cancel is None and projection.finished is None:
+            self.journal.stage(CancelSeenEvent(reason=self.stopping.reason))
         step = next_step(projection, self._mail, self.definition.tools)
         if self._unasked and not isinstance(step, TakeAnswer):
             self._unasked = False
@@ -258,13 +251,13 @@ class Run:
                 await self.journal.settle()
             await ask(self, step)
         elif isinstance(step, RunCalls):
-            if not await self._calls.bring_on(step.actions) and not await self._wait():
+            if not await self.calls.bring_on(step.actions) and not await self._wait():
                 return await self._suspend()
         elif isinstance(step, TakeAnswer):
             self._take_answer(step)
         elif isinstance(step, WaitForAnswer):
-            if self._calls.busy:
-                await self._calls.bring_on(())
+            if self.calls.busy:
+                await self.calls.bring_on(())
             elif not await self._wait():
                 return await self._suspend()
         elif isinstance(step, CheckOutput):
@@ -326,7 +319,7 @@ class Run:
             RunFinishedEvent(
                 status=step.status,
                 reason=step.reason,
-                message=self._with_stuck(step.message),
+                message=self.stopping.named(step.message),
                 remedy=step.remedy,
                 usage=projection.tree_usage,
                 cost=projection.cost,
@@ -341,14 +334,6 @@ class Run:
                 updated_at=self.journal.clock.now_ms(),
             )
         )
-
-    def _with_stuck(self, message: str) -> str:
-        """A terminal names what did not stop within the grace (M8); the root's names what is below it too."""
-        stuck = self.tree.stopping if self.is_root else self._calls.stuck
-        if not stuck:
-            return message
-        names = ", ".join(f"`{name}`" for name in stuck)
-        return f"{message}; still stopping: {names}" if message else f"still stopping: {names}"
 
     async def _suspend(self) -> RunEnd:
         """Wait on disk: the lease is given back, and any process can go on when the answer is there (D-28).
@@ -401,7 +386,7 @@ class Run:
 
         An answer from another process is found by looking into the mailbox now and then.
         """
-        if self.stop_reason is not None:
+        if self.stopping.reason is not None:
             return True
         if not self.tree.attended:
             return False
@@ -416,138 +401,6 @@ class Run:
             await asyncio.gather(timer, return_exceptions=True)
         self._mail_waits = True
         return True
-
-    # Stopping
-
-    def stop(self, reason: str, *, below: str | None = None) -> None:
-        """Stop this run and everything below it, which is told `below` if that is another reason.
-
-        The intent must be durable before (M8), or travel with the next commit.
-        """
-        if self.stop_reason is not None:
-            return
-        self.stop_reason = reason
-        self.tree.stops.setdefault(self.row.run_id, below or reason)
-        self._stop_at = self.journal.clock.monotonic()
-        self._calls.stop(below or reason)
-        if self.interruptible and self._task is not None:
-            self.interruptible = False
-            self._interrupting = True
-            self._task.cancel()
-        else:
-            self.wake_up()
-
-    def stop_with_intent(self, reason: str, *, by: str, below: str | None = None) -> None:
-        """Stop this run. The intent is on its way into the ledger before anything that follows from it."""
-        if self.stop_reason is None and self.projection.finished is None:
-            self.journal.stage_op(RequestCancel(self.row.run_id, reason, by, self.journal.clock.now_ms()))
-            self.journal.flush_soon()
-        self.stop(reason, below=below)
-
-    async def absorb_interrupt(self) -> None:
-        """Take in an interruption that a model call or a middleware did not raise, before it reaches somebody else."""
-        if self._interrupting:
-            await asyncio.sleep(0)  # raises it here, if it is still to come
-            self._interrupting = False
-            if self._task is not None:
-                self._task.uncancel()
-
-    @property
-    def interrupting(self) -> bool:
-        """Whether `stop` has cancelled the driver's task, and nothing has taken that in yet."""
-        return self._interrupting
-
-    def give_up(self, task: "asyncio.Task[Any]", name: str) -> None:
-        """Leave a model call behind that did not end within the grace; the run's end names it."""
-        self._calls.stuck.append(name)
-        self.tree.abandon(task, name)
-
-    def stop_deadline(self) -> float:
-        """When the grace is over, on the monotonic clock."""
-        return self._stop_at + self.tree.limits.stop_grace
-
-    def _interrupted(self) -> None:
-        """The driver's task was cancelled: by `stop`, or from outside, which stops the whole tree once its intent is staged.
-
-        A second cancellation from outside while the first one is being carried out ends the run at once, resumable.
-        """
-        task = asyncio.current_task()
-        if self._interrupting:
-            self._interrupting = False
-        else:
-            self.tree.interruptions += 1
-            if self.tree.interruptions > 1 or self.tree.given_up:
-                raise asyncio.CancelledError
-            self.tree.runs.get(self.tree.root_run, self).stop_with_intent("interrupted", by="caller")
-        if task is not None:
-            task.uncancel()
-
-    async def _conflict(self, conflict: LedgerConflict, retries: int) -> None:
-        """A condition of a commit did not hold: another process took over, a cancel came first, or a request was answered.
-
-        What was staged is void; the run goes on from what the ledger says.
-        """
-        old, ledger = self.journal, self.tree.services.ledger
-        # A child's thread that another run has written to meanwhile (`agent_send`) says nothing of this run's own.
-        foreign = isinstance(conflict.op, Append) and conflict.op.key != self.row.key
-        await old.abandon()
-        stored = await ledger.journal(self.row.key)
-        row = await self.still_ours(conflict)
-        if row is None and conflict.code in ("head_moved", "exists", "missing"):
-            raise ThreadBusy(
-                f"thread `{self.row.key.thread}` of session `{self.row.key.session}` was given another run at the same moment",
-                remedy="wait for that one, then try again",
-            ) from conflict
-        if conflict.code == "head_moved" and not foreign:
-            raise self._lost() from conflict
-        if row is None or stored is None or retries > 3:
-            raise conflict
-        self.journal = RunJournal(
-            ledger,
-            old.clock,
-            row,
-            project(stored.own, stored.inherited),
-            generation=stored.row.generation,
-            head=stored.row.head,
-            stored=True,
-            tell=self._tell,
-            redactor=self.tree.services.redactor,
-        )
-        self._mail_waits = True
-        if conflict.code == "cancelled" or foreign:
-            self._keep(*old.lost())
-        intent = await ledger.cancel_intent(row.lineage)
-        if intent is not None:
-            self.stop(intent)
-
-    async def still_ours(self, because: LedgerConflict | None = None) -> RunRow | None:
-        """The run's row as it is stored. To be asked after reading a journal of the tree that is to be written to: whoever
-        takes the tree over later moves the head of each, so that what was read before is fenced (M3).
-
-        Raises:
-            LeaseLost: another process has taken the run over already.
-        """
-        row = await self.tree.services.ledger.run(self.row.run_id)
-        if row is not None and row.attempt != self.row.attempt:
-            raise self._lost() from because
-        return row
-
-    def _lost(self) -> LeaseLost:
-        return LeaseLost(
-            f"run `{self.row.run_id}` was taken over by another process",
-            remedy="this process writes nothing more to it; look at it with `retinue threads show`",
-        )
-
-    def _keep(self, events: Sequence[Event], ops: Sequence[Op]) -> None:
-        """Stage again what had happened: not the child that may no longer begin, the end that came too late, or the question
-        that is not recorded, nor what these calls gave; but results of other calls, which must not be made twice."""
-        void = {event.call for event in events if isinstance(event, _VOIDED)}
-        for event in events:
-            if isinstance(event, _HAPPENED) and not (isinstance(event, ToolCallResultEvent) and event.call in void):
-                self.journal.stage(event)
-        for op in ops:
-            if isinstance(op, PutBlob | PutState | DropDraft | RequestCancel):
-                self.journal.stage_op(op)
 
     # For tools, middleware and viewers
 

@@ -262,7 +262,7 @@ class Tree:
                 return  # somebody else was faster, or the run that asked was stopped
             root = self.runs.get(self.root_run)
             if root is not None:
-                root.stop_with_intent(f"on_request raised {type(error).__name__}: {error}", by="on_request")
+                root.stopping.ask_with_intent(f"on_request raised {type(error).__name__}: {error}", by="on_request")
 
     def help(self, work: Coroutine[Any, Any, Any], name: str) -> "asyncio.Task[Any]":
         """Run something beside the tree's runs; it ends with the tree at the latest."""

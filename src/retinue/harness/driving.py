@@ -48,7 +48,7 @@ class Driver:
         """Stop the run; the intent travels with its next commit."""
         self._stop = (reason, by)
         if self._started is not None:
-            self._started.run.stop_with_intent(reason, by=by)
+            self._started.run.stopping.ask_with_intent(reason, by=by)
 
     async def result(self) -> "RunResult":
         """Wait for the end.
@@ -92,7 +92,7 @@ class Driver:
             self._started = await self._start()
             while True:
                 if self._stop is not None:
-                    self._started.run.stop_with_intent(self._stop[0], by=self._stop[1])
+                    self._started.run.stopping.ask_with_intent(self._stop[0], by=self._stop[1])
                 result = await self._started.drive()
                 if result.status != "waiting" or not await self._goes_on(result):
                     return result

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+from retinue.agent.conflicts import still_ours
 from retinue.agent.definition import AgentDefinition, envelope_from_blob
 from retinue.agent.output import OutputType
 from retinue.agent.projection import Projection, project
@@ -265,6 +266,6 @@ async def _taken(runtime: Runtime, tree: Tree, taken: RunRow, definition: AgentD
         output=None if projection.output is None else runtime.known_output(projection.output.digest),
     )
     run.is_root = True
-    await run.still_ours()
+    await still_ours(run)
     await recover(run)
     return run

@@ -249,7 +249,7 @@ class Runtime:
         tree.stops.setdefault(target, reason)
         for run in list(tree.runs.values()):
             if target in run.row.lineage:
-                run.stop(reason)
+                run.stopping.ask(reason)
         if target not in tree.runs and (row := await self.ledger.run(target)) is not None:
             tree.look_again(row.invocations)  # it may wait for a person, and those above for it
         return True

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from retinue.agent.conflicts import still_ours
 from retinue.agent.definition import AgentDefinition, envelope_from_blob
 from retinue.agent.journal import Batch
 from retinue.agent.middleware import Fork, overriding
@@ -403,7 +404,7 @@ async def reattach(
     invocation = await ledger.invocation(started.invocation_id)
     row = await ledger.run(started.child_run_id)
     stored = await ledger.journal(row.key) if row is not None else None
-    await run.still_ours()
+    await still_ours(run)
     if invocation is None or row is None or stored is None:
         raise LedgerError(
             f"invocation `{started.invocation_id}` of run `{run.row.run_id}` has no child in the ledger",
@@ -477,7 +478,7 @@ class _Child:
 
     def prepared(self) -> Prepared:
         """The child as a call that may start. Alone in its batch it needs no task of its own."""
-        return Prepared(execute=self._execute, stop=self._child.stop, inline=self._timeout is None)
+        return Prepared(execute=self._execute, stop=self._child.stopping.ask, inline=self._timeout is None)
 
     async def _execute(self) -> CallOutcome:
         if self._timeout is None:
@@ -490,7 +491,7 @@ class _Child:
         """Drive the child; at the limit it is stopped like any other stop, and ends with what it has."""
 
         def reached() -> None:
-            self._child.stop_with_intent(TIME_LIMIT, by="time limit", below="the time limit of a run above was reached")
+            self._child.stopping.ask_with_intent(TIME_LIMIT, by="time limit", below="the time limit of a run above was reached")
 
         async def watch() -> None:
             await self._child.journal.clock.sleep(seconds)

@@ -1,0 +1,116 @@
+"""How one run stops (M8): why and since when, the interruption of its driver's task, and what did not stop within the grace.
+
+A stop is an intent in the ledger first. What is here only makes the driver look at it soon.
+"""
+
+import asyncio
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from retinue.ops import RequestCancel
+
+if TYPE_CHECKING:
+    from retinue.agent.run import Run
+
+__all__ = ["Stopping", "Stuck"]
+
+
+class Stuck(NamedTuple):
+    """A call that did not end within the grace: a task that does not heed its cancellation, or one whose thread goes on."""
+
+    name: str
+    task: "asyncio.Task[Any]"
+
+
+class Stopping:
+    """The stop of one run, asked for or not."""
+
+    __slots__ = ("_at", "_interrupting", "_run", "interruptible", "reason", "stuck", "task")
+
+    def __init__(self, run: "Run") -> None:
+        self._run = run
+        self.reason: str | None = None
+        self.task: asyncio.Task[Any] | None = None
+        """The task that drives the run."""
+        self.interruptible = False
+        """Whether the driver is in a model call, which is to be interrupted by a stop."""
+        self._interrupting = False
+        self._at = 0.0
+        self.stuck: list[Stuck] = []
+
+    def ask(self, reason: str, *, below: str | None = None) -> None:
+        """Stop this run and everything below it, which is told `below` if that is another reason.
+
+        The intent must be durable before (M8), or travel with the next commit.
+        """
+        if self.reason is not None:
+            return
+        run = self._run
+        self.reason = reason
+        run.tree.stops.setdefault(run.row.run_id, below or reason)
+        self._at = run.journal.clock.monotonic()
+        run.calls.stop(below or reason)
+        if self.interruptible and self.task is not None:
+            self.interruptible = False
+            self._interrupting = True
+            self.task.cancel()
+        else:
+            run.wake_up()
+
+    def ask_with_intent(self, reason: str, *, by: str, below: str | None = None) -> None:
+        """Stop this run. The intent is on its way into the ledger before anything that follows from it."""
+        run = self._run
+        if self.reason is None and run.projection.finished is None:
+            run.journal.stage_op(RequestCancel(run.row.run_id, reason, by, run.journal.clock.now_ms()))
+            run.journal.flush_soon()
+        self.ask(reason, below=below)
+
+    @property
+    def interrupting(self) -> bool:
+        """Whether `ask` has cancelled the driver's task, and nothing has taken that in yet."""
+        return self._interrupting
+
+    async def absorb(self) -> None:
+        """Take in an interruption that a model call or a middleware did not raise, before it reaches somebody else."""
+        if self._interrupting:
+            await asyncio.sleep(0)  # raises it here, if it is still to come
+            self._interrupting = False
+            if self.task is not None:
+                self.task.uncancel()
+
+    def cancelled(self) -> None:
+        """The driver's task was cancelled: by `ask`, or from outside, which stops the whole tree once its intent is staged.
+
+        Raises:
+            CancelledError: a second cancellation from outside, while the first one is being carried out: the run ends at
+                once, resumable.
+        """
+        tree = self._run.tree
+        task = asyncio.current_task()
+        if self._interrupting:
+            self._interrupting = False
+        else:
+            tree.interruptions += 1
+            if tree.interruptions > 1 or tree.given_up:
+                raise asyncio.CancelledError
+            tree.runs.get(tree.root_run, self._run).stopping.ask_with_intent("interrupted", by="caller")
+        if task is not None:
+            task.uncancel()
+
+    def give_up(self, task: "asyncio.Task[Any]", name: str) -> None:
+        """Leave a call behind that did not end within the grace: it is fenced from writing, and the run's end names it."""
+        self.stuck.append(Stuck(name, task))
+        self._run.tree.abandon(task, name)
+
+    @property
+    def deadline(self) -> float:
+        """When the grace is over, on the monotonic clock."""
+        return self._at + self._run.tree.limits.stop_grace
+
+    def named(self, message: str) -> str:
+        """A terminal names what did not stop within the grace; the root's names what is below it too."""
+        run = self._run
+        names = run.tree.stopping if run.is_root else [stuck.name for stuck in self.stuck]
+        if not names:
+            return message
+        listed = ", ".join(f"`{name}`" for name in names)
+        return f"{message}; still stopping: {listed}" if message else f"still stopping: {listed}"
