@@ -10,6 +10,7 @@ import msgspec
 from retinue.agent.answers import call_name, checked_answer, checked_delta
 from retinue.agent.middleware import ModelCall, Reasoning, chain, overriding
 from retinue.agent.next_step import AskModel
+from retinue.agent.slots import Hold
 from retinue.errors import ModelError
 from retinue.events import MessageEvent, ModelCalledEvent, ReasoningDeltaEvent, TextDeltaEvent
 from retinue.ids import new_id
@@ -102,6 +103,7 @@ async def ask(run: "Run", step: AskModel) -> None:
     """
     definition, journal = run.definition, run.journal
     projection = journal.projection
+    hold = run.tree.slots.hold(run.row.depth, run.order)
     request = ModelRequest(
         envelope=run.envelope,
         history=projection.history,
@@ -112,6 +114,7 @@ async def ask(run: "Run", step: AskModel) -> None:
         tail=WRAP_UP if step.wrap_up else "",
         tools_allowed=not (step.wrap_up or step.repair),
         output=projection.output,
+        pause=hold.pause,
     )
     stream, started = _Stream(run, new_id("msg")), journal.clock.monotonic()
     run.stopping.interruptible = True
@@ -120,7 +123,7 @@ async def ask(run: "Run", step: AskModel) -> None:
             request = await _before_reasoning(run, step, request)
         if run.stop_reason is not None:  # asked to stop meanwhile: next_step decides
             return
-        answer = checked_answer(definition.model, await _call_model(run, step, request, stream))
+        answer = checked_answer(definition.model, await _call_model(run, step, request, stream, hold))
     except ModelError as error:
         _stage_partial(run, stream)
         _stage_error(run, stream, error, started)
@@ -175,33 +178,27 @@ async def _before_reasoning(run: "Run", step: AskModel, request: ModelRequest) -
     return msgspec.structs.replace(request, tail=tail)
 
 
-async def _call_model(run: "Run", step: AskModel, request: ModelRequest, stream: _Stream) -> ModelAnswer:
+async def _call_model(run: "Run", step: AskModel, request: ModelRequest, stream: _Stream, hold: Hold) -> ModelAnswer:
     model = run.definition.model
 
     async def innermost(call: ModelCall) -> ModelAnswer:
         return await model.answer(call.request, stream)
 
     middleware = overriding(run.definition.middleware, "around_model_call") if run.definition.middleware else ()
-    depth, holds = run.row.depth, False
     try:
-        if depth:
-            await run.tree.slots.take(depth, run.order)
-            holds = True
-        if not middleware:
-            if _heeds_cancellation(model):
-                return await model.answer(request, stream)
-            return await _within_grace(run, lambda: model.answer(request, stream))
-        call = ModelCall(request=request, agent_id=request.agent_id, run_id=request.run_id, turn=step.turn, state=run.state)
-        return await _within_grace(run, lambda: chain(middleware, "around_model_call", innermost)(call))
+        async with hold:
+            if not middleware:
+                if _heeds_cancellation(model):
+                    return await model.answer(request, stream)
+                return await _within_grace(run, lambda: model.answer(request, stream))
+            call = ModelCall(request=request, agent_id=request.agent_id, run_id=request.run_id, turn=step.turn, state=run.state)
+            return await _within_grace(run, lambda: chain(middleware, "around_model_call", innermost)(call))
     except ModelError:
         raise
     except BaseException as error:
         if not is_fault(error):
             raise
         raise _author_fault(run, error, f"model `{model.name}` ({model.provider})", "model_raised") from error
-    finally:
-        if holds:
-            run.tree.slots.give()
 
 
 def _heeds_cancellation(model: ChatModel) -> bool:

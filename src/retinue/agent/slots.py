@@ -6,6 +6,8 @@ timer, so a parent never holds what its child needs; a free slot goes to the dee
 
 import asyncio
 import heapq
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 
 __all__ = ["Hold", "Slots"]
 
@@ -60,26 +62,53 @@ class Slots:
 
 
 class Hold:
-    """A slot that is held while a block runs, or until `release`, if the block does not end."""
+    """A slot that is held while a block runs, or until `release`, if the block does not end; `pause` lends it to others."""
 
-    __slots__ = ("_depth", "_held", "_order", "_slots")
+    __slots__ = ("_depth", "_held", "_order", "_over", "_slots", "_taking")
 
     def __init__(self, slots: Slots, depth: int, order: int) -> None:
         self._slots = slots
         self._depth = depth
         self._order = order
         self._held = False
+        self._taking = False
+        self._over = False
 
     async def __aenter__(self) -> None:
-        if self._depth:
-            await self._slots.take(self._depth, self._order)
-            self._held = True
+        await self._take()
 
     async def __aexit__(self, *_exc: object) -> None:
         self.release()
 
     def release(self) -> None:
-        """Give the slot back. Idempotent."""
+        """Give the slot back for good: nothing that is still inside the block takes it again. Idempotent."""
+        self._over = True
+        self._give()
+
+    @asynccontextmanager
+    async def pause(self) -> AsyncGenerator[None]:
+        """A wait inside the block: the slot is given up, and taken again when the wait is over; not when it is cancelled."""
+        self._give()
+        try:
+            yield
+        except Exception:
+            await self._take()
+            raise
+        await self._take()
+
+    async def _take(self) -> None:
+        if not self._depth or self._held or self._taking or self._over:
+            return  # of two waits at once in one block, the first that is over takes it
+        self._taking = True
+        try:
+            await self._slots.take(self._depth, self._order)
+        finally:
+            self._taking = False
+        self._held = True
+        if self._over:  # given up meanwhile
+            self._give()
+
+    def _give(self) -> None:
         if self._held:
             self._held = False
             self._slots.give()

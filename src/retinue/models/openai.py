@@ -152,7 +152,8 @@ class OpenAIChatModel:
             wait = self._wait(outcome, attempt)
             if shown or wait is None:
                 raise outcome.error(ask.target, attempt)
-            await self._clock.sleep(wait)
+            async with request.pause():
+                await self._clock.sleep(wait)
             attempt += 1
 
     def _asking(self, request: ModelRequest) -> "_Asking":

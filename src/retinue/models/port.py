@@ -1,6 +1,7 @@
 """What a chat model is: one coroutine that answers a request, telling deltas as they come."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from decimal import Decimal
 from typing import Any, Protocol, TypeAlias
 
@@ -46,7 +47,8 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
 class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Envelope, history, tail. `tail` is volatile text after the conversation. `tools_allowed` False asks for text only:
     the tools stay in the envelope, so that the prefix does not move. `output` is the form that the final text must have:
-    a model is told of it after the conversation, as its provider knows how, for the prefix must not move for it either."""
+    a model is told of it after the conversation, as its provider knows how, for the prefix must not move for it either.
+    `async with request.pause():` is for a wait that is no work, as before a retry: others may work meanwhile (M9)."""
 
     envelope: Envelope
     history: Sequence[Entry]
@@ -57,6 +59,7 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     tail: str = ""
     tools_allowed: bool = True
     output: OutputSpec | None = None
+    pause: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
 
 
 class TextDelta(msgspec.Struct, frozen=True, gc=False):
