@@ -86,7 +86,11 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rena
 
 
 class InvocationRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """One delegation: from the call in the parent's journal to the child's thread and run."""
+    """One delegation: from the call in the parent's journal to the child's thread and run.
+
+    While it is `stopping`: `owner` is the process in which something of it has not stopped yet, `ends_as` the state that
+    follows.
+    """
 
     invocation_id: str
     parent: ThreadKey
@@ -109,6 +113,8 @@ class InvocationRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     mode: str = "synchronous"
     reason: str | None = None
     timeout_seconds: float | None = None
+    owner: str | None = None
+    ends_as: InvocationState | None = None
     metadata: dict[str, Any] = {}
 
 

@@ -114,7 +114,7 @@ async def was_timeout(runtime: Runtime, root: str, agent_id: str = "helper", par
     """Row, lifecycle event, metadata and result of a delegation that reached its limit."""
     runs = await runs_of(runtime, root)
     row = next(row for row in await runtime.ledger.invocations(root_run=root) if row.child_agent_id == agent_id)
-    assert (row.state, row.reason) == (InvocationState.FAILED, "timeout")
+    assert (row.ends_as or row.state, row.reason) == (InvocationState.FAILED, "timeout")
     failed = [event for event in runs[parent].of(SubAgentInvocationFailedEvent) if event.child_agent_id == agent_id]
     assert [event.error_type for event in failed] == ["timeout"]
     result = next(

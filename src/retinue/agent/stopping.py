@@ -4,14 +4,26 @@ A stop is an intent in the ledger first. What is here only makes the driver look
 """
 
 import asyncio
-from typing import TYPE_CHECKING, Any, NamedTuple
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from retinue.ops import RequestCancel
+import msgspec
+
+from retinue.clock import Clock
+from retinue.errors import LedgerConflict, LedgerError
+from retinue.ledger.port import Ledger
+from retinue.ops import PutInvocation, RequestCancel
+from retinue.rows import InvocationRow
+from retinue.states import InvocationState
 
 if TYPE_CHECKING:
     from retinue.agent.run import Run
+    from retinue.agent.tree import Services
 
-__all__ = ["Stopping", "Stuck"]
+__all__ = ["Stopping", "Stuck", "settle_stopped", "until_stopped"]
+
+_log: Final = logging.getLogger("retinue")
 
 
 class Stuck(NamedTuple):
@@ -114,3 +126,32 @@ class Stopping:
             return message
         listed = ", ".join(f"`{name}`" for name in names)
         return f"{message}; still stopping: {listed}" if message else f"still stopping: {listed}"
+
+
+async def until_stopped(services: "Services", row: InvocationRow, stuck: Sequence[Stuck]) -> None:
+    """Give a delegation its last state once what was stuck in its child has returned. If this process ends first, whoever
+    opens the ledger next does it (`settle_stopped`)."""
+    for one in stuck:
+        if not one.task.done():
+            await asyncio.wait((one.task,))
+        await services.threads.returned(one.task)
+    try:
+        await services.ledger.commit([_stopped(row, services.clock)])
+    except LedgerError as error:
+        _log.warning("invocation %s stays `stopping` until the ledger is opened again: %s", row.invocation_id, error)
+
+
+async def settle_stopped(ledger: Ledger, clock: Clock) -> None:
+    """Give every delegation its last state in which something was stuck when its process ended (M8)."""
+    for row in await ledger.invocations(state=InvocationState.STOPPING):
+        if row.owner is None or not await ledger.owner_alive(row.owner):
+            try:
+                await ledger.commit([_stopped(row, clock)])
+            except LedgerConflict:
+                continue  # another process was faster
+
+
+def _stopped(row: InvocationRow, clock: Clock) -> PutInvocation:
+    state = row.ends_as or InvocationState.CANCELLED
+    ended = msgspec.structs.replace(row, state=state, owner=None, ends_as=None, updated_at=clock.now_ms())
+    return PutInvocation(ended, (row.state, row.attempt))

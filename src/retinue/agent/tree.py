@@ -73,6 +73,10 @@ class Services:
         self.strays.add(task)
         task.add_done_callback(self._forget)
 
+    def watch(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Run something that waits for what is stuck, until the runtime is closed."""
+        self.keep(asyncio.create_task(work, name=f"retinue watch of {name}"))
+
     def _forget(self, task: "asyncio.Task[Any]") -> None:
         self.strays.discard(task)
         if not task.cancelled():

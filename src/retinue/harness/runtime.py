@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from retinue.agent.output import OutputType
+from retinue.agent.stopping import settle_stopped
 from retinue.agent.tree import Services, Tree
 from retinue.clock import Clock, SystemClock
 from retinue.config import Limits, RuntimeContext
@@ -141,6 +142,7 @@ class Runtime:
         )
         try:
             await self.ledger.commit([PutOwner(row)])
+            await settle_stopped(self.ledger, self.clock)
         except BaseException:
             await self.ledger.close()  # nothing that was opened is left behind
             raise

@@ -47,6 +47,9 @@ async def _invocation(ledger: Ledger, wanted: str) -> Explanation | None:
     if row is None:
         return None
     child = await ledger.run(row.child_run)
+    if row.owner is not None:  # the child has ended, and something of it has not stopped
+        facts = Facts(owner=await ledger.owner(row.owner), alive=await ledger.owner_alive(row.owner))
+        return explain_invocation(row, None, facts)
     return explain_invocation(row, child, Facts() if child is None else await _facts(ledger, child))
 
 

@@ -11,7 +11,7 @@ from retinue.ledger.port import COLLECT_GRACE_MS, Collected, Journal
 from retinue.ledger.tables import Tables
 from retinue.ops import Draft, Op, Receipt, Record
 from retinue.rows import InvocationRow, Mail, OwnerRow, RequestRow, RunRow, ThreadKey, ThreadRow
-from retinue.states import RequestState, RunState
+from retinue.states import InvocationState, RequestState, RunState
 
 __all__ = ["MemoryLedger"]
 
@@ -185,7 +185,12 @@ class MemoryLedger:
         return self._tables.invocations.get(invocation_id)
 
     async def invocations(
-        self, *, parent_run: str | None = None, root_run: str | None = None, child: ThreadKey | None = None
+        self,
+        *,
+        parent_run: str | None = None,
+        root_run: str | None = None,
+        child: ThreadKey | None = None,
+        state: InvocationState | None = None,
     ) -> list[InvocationRow]:
         """See `Ledger`."""
         self._check_open()
@@ -195,6 +200,7 @@ class MemoryLedger:
             if (parent_run is None or row.parent_run == parent_run)
             and (root_run is None or row.root_run == root_run)
             and (child is None or row.child == child)
+            and (state is None or row.state is state)
         ]
 
     async def request(self, request_id: str) -> RequestRow | None:

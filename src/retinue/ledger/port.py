@@ -12,7 +12,7 @@ import msgspec
 
 from retinue.ops import Draft, Op, Receipt, Record
 from retinue.rows import InvocationRow, Mail, OwnerRow, RequestRow, RunRow, ThreadKey, ThreadRow
-from retinue.states import RequestState, RunState
+from retinue.states import InvocationState, RequestState, RunState
 
 __all__ = ["COLLECT_GRACE_MS", "Collected", "Journal", "Ledger"]
 
@@ -141,9 +141,14 @@ class Ledger(Protocol):
         ...
 
     async def invocations(
-        self, *, parent_run: str | None = None, root_run: str | None = None, child: ThreadKey | None = None
+        self,
+        *,
+        parent_run: str | None = None,
+        root_run: str | None = None,
+        child: ThreadKey | None = None,
+        state: InvocationState | None = None,
     ) -> list[InvocationRow]:
-        """Delegations by the run that made them, by tree, or by the child's thread, oldest first."""
+        """Delegations by the run that made them, by tree, by the child's thread, or by state, oldest first."""
         ...
 
     async def request(self, request_id: str) -> RequestRow | None:

@@ -165,10 +165,10 @@ _RUN: Final[dict[RunState, Callable[[RunRow, Facts, str], Explanation]]] = {
 
 
 def explain_invocation(row: InvocationRow, child: RunRow | None, facts: Facts) -> Explanation:
-    """A delegation. `child` is its child's run, `facts` are about that."""
+    """A delegation. `child` is its child's run, `facts` are about that; of one that is stopping, about its own owner."""
     who = f"delegation `{row.invocation_id}` of `{row.parent_run}` to `{row.child_agent_id}`"
     below = None if child is None else explain_run(child, facts)
-    said = _INVOCATION[row.state](row, who)
+    said = msgspec.structs.replace(_INVOCATION[row.state](row, who), held_by=_holder(row.owner, facts))
     if below is not None and not row.state.terminal:
         said = msgspec.structs.replace(
             said,

@@ -20,6 +20,7 @@ from retinue.agent.projection import Projection, inherit_entries, project
 from retinue.agent.recovery import recover
 from retinue.agent.results import named_in
 from retinue.agent.run import Run, RunEnd
+from retinue.agent.stopping import until_stopped
 from retinue.agent.texts import bounded
 from retinue.config import SubAgentContextPolicy
 from retinue.errors import ConfigurationError, LedgerError
@@ -531,7 +532,10 @@ class _Child:
             told = f"the time limit{limit} was reached"
             status, reason, message = TIMEOUT, TIMEOUT, f"{told}; {message}" if message else told
         state = InvocationState.FAILED if status == TIMEOUT else InvocationState(end.status)
-        self.put(state, batch.ops.append, reason)
+        if end.status == "cancelled" and self._child.stopping.stuck:
+            self._stay_stopping(state, batch, reason)
+        else:
+            self.put(state, batch.ops.append, reason)
         child_end = ChildEnd(status=status, text=text, reason=reason, message=message, remedy=end.remedy, row=self._invocation)
         return CallOutcome(
             content=self._words.content(child_end),
@@ -541,6 +545,14 @@ class _Child:
             events=[self._terminal(child_end)],
             batch=batch,
         )
+
+    def _stay_stopping(self, then: InvocationState, batch: Batch, reason: str | None) -> None:
+        """Something of the child still runs, fenced from writing: the parent is told the end, and the row follows (M8)."""
+        services, stuck = self._run.tree.services, self._child.stopping.stuck
+        self._invocation = msgspec.structs.replace(self._invocation, owner=services.owner_id, ends_as=then)
+        self.put(InvocationState.STOPPING, batch.ops.append, reason)
+        row = self._invocation
+        batch.told.append(lambda: services.watch(until_stopped(services, row, stuck), row.name))
 
     def _metadata(self, status: str, reason: str | None) -> dict[str, Any]:
         """What H-10 promises on the tool result."""

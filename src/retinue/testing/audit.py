@@ -30,7 +30,7 @@ from retinue.ledger.port import Ledger
 from retinue.messages import AssistantMessage, CallRef, Usage, UserMessage
 from retinue.ops import Record
 from retinue.rows import InvocationRow, RunRow
-from retinue.states import RequestState
+from retinue.states import InvocationState, RequestState
 
 __all__ = ["Told", "audit", "spent", "told", "transcript"]
 
@@ -123,7 +123,7 @@ async def audit(ledger: Ledger, root_run: str) -> list[str]:
 
 
 async def _left_behind(ledger: Ledger, root_run: str, runs: Sequence[Told]) -> list[str]:
-    """Under a root that has ended nothing goes on: no run, no delegation, no open question."""
+    """Under a root that has ended nothing goes on: no run, no open question, no delegation but one that cannot be stopped."""
     root = next((one.row for one in runs if one.row.run_id == root_run), None)
     if root is None or not root.state.terminal:
         return []
@@ -133,7 +133,7 @@ async def _left_behind(ledger: Ledger, root_run: str, runs: Sequence[Told]) -> l
         if not one.row.state.terminal
     ]
     for row in await ledger.invocations(root_run=root_run):
-        if not row.state.terminal:
+        if not row.state.terminal and row.state is not InvocationState.STOPPING:
             faults.append(f"delegation to `{row.child_agent_id}` is {row.state} under a root that has ended")
     for request in await ledger.requests(root_run=root_run, state=RequestState.OPEN):
         faults.append(f"a request of `{request.agent_id}` is open under a root that has ended")
@@ -204,10 +204,14 @@ def _invocations(one: Told, rows: Sequence[InvocationRow], runs: dict[str, RunRo
     for row in rows:
         kinds = (SubAgentInvocationCompletedEvent, SubAgentInvocationFailedEvent, SubAgentInvocationCancelledEvent)
         ends: list[str] = [event.TYPE for event in one.of(kinds) if event.invocation_id == row.invocation_id]
-        if ends != ([_ENDED[row.state.value]] if row.state.terminal else []):
+        if row.state is InvocationState.STOPPING:  # the parent is told; what does not stop can write nothing
+            ended, expected = True, [end for end in ends[:1] if end != _ENDED["completed"]] or ["an end"]
+        else:
+            ended, expected = row.state.terminal, [_ENDED[row.state.value]] if row.state.terminal else []
+        if ends != expected:
             faults.append(f"invocation of `{row.name}` is `{row.state}`, its journal says {ends}")
         child = runs.get(row.child_run)
-        if child is None or child.state.terminal != row.state.terminal:
+        if child is None or child.state.terminal != ended:
             faults.append(f"invocation of `{row.name}` is `{row.state}`, its child `{child and child.state}`")
     return faults
 

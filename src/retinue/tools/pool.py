@@ -62,6 +62,14 @@ class _Job:
         return RunningCall(self.id, self.name, self.owner, self.abandoned)
 
 
+class _Watcher(NamedTuple):
+    """Somebody who waits until no call that `concerns` them occupies a thread."""
+
+    loop: asyncio.AbstractEventLoop
+    done: "asyncio.Future[None]"
+    concerns: Callable[[_Job], bool]
+
+
 class ToolThreads:
     """At most `limit` synchronous calls at once; the rest wait in order.
 
@@ -81,7 +89,7 @@ class ToolThreads:
         self._started = 0
         self._last_id = 0
         self._closed = False
-        self._watchers: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None], str | None]] = []
+        self._watchers: list[_Watcher] = []
 
     async def run(self, function: Callable[..., T], /, *args: Any, name: str | None = None, owner: str = "") -> T:
         """Call `function(*args)` in a thread, with the caller's context variables, and return what it returns.
@@ -131,19 +139,30 @@ class ToolThreads:
 
     async def idle(self, timeout: float, clock: Clock, *, owner: str | None = None) -> bool:
         """Wait until no call (of `owner`) occupies a thread, at most `timeout` seconds. True if so."""
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[None] = loop.create_future()
-        watcher = (loop, done, owner)
-        with self._changed:
-            if not self._busy(owner):
-                return True
-            self._watchers.append(watcher)
-        timer = loop.create_task(_sleep(clock, timeout), name="retinue: wait for tool threads")
+        free = asyncio.ensure_future(self._free(lambda job: owner in (None, job.owner)))
+        timer = asyncio.create_task(_sleep(clock, timeout), name="retinue: wait for tool threads")
         try:
-            await asyncio.wait({done, timer}, return_when=asyncio.FIRST_COMPLETED)
-            return done.done()
+            await asyncio.wait({free, timer}, return_when=asyncio.FIRST_COMPLETED)
+            return free.done()
         finally:
-            timer.cancel()
+            for task in (free, timer):
+                task.cancel()
+            await asyncio.gather(free, timer, return_exceptions=True)
+
+    async def returned(self, task: "asyncio.Task[Any]") -> None:
+        """Wait until no call that this task waited for occupies a thread: it may go on after the task was cancelled."""
+        await self._free(lambda job: job.task is task)
+
+    async def _free(self, concerns: Callable[[_Job], bool]) -> None:
+        loop = asyncio.get_running_loop()
+        watcher = _Watcher(loop, loop.create_future(), concerns)
+        with self._changed:
+            if not self._busy(concerns):
+                return
+            self._watchers.append(watcher)
+        try:
+            await watcher.done
+        finally:
             with self._changed:
                 if watcher in self._watchers:
                     self._watchers.remove(watcher)
@@ -168,8 +187,8 @@ class ToolThreads:
             thread.join(_JOIN_SECONDS)
         return self.running()
 
-    def _busy(self, owner: str | None) -> bool:
-        return any(owner in (None, job.owner) for job in self._running.values())
+    def _busy(self, concerns: Callable[[_Job], bool]) -> bool:
+        return any(concerns(job) for job in self._running.values())
 
     def _allowed(self) -> int:
         abandoned = sum(job.abandoned for job in self._running.values())
@@ -222,11 +241,11 @@ class ToolThreads:
     def _finish(self, job: _Job, outcome: _Outcome) -> None:
         with self._changed:
             del self._running[job.id]
-            ready = [watcher for watcher in self._watchers if not self._busy(watcher[2])]
+            ready = [watcher for watcher in self._watchers if not self._busy(watcher.concerns)]
             self._watchers = [watcher for watcher in self._watchers if watcher not in ready]
         job.deliver(outcome)
-        for loop, future, _ in ready:
-            _call_in(loop, functools.partial(_settle, future, None))
+        for watcher in ready:
+            _call_in(watcher.loop, functools.partial(_settle, watcher.done, None))
 
 
 def _settle(future: asyncio.Future[T], value: T) -> None:

@@ -24,7 +24,7 @@ from retinue.ledger.sqlite.worker import Batches, Job, Outcome, failed
 from retinue.ledger.sqlite.writer import CommitHooks, Durability, Writer
 from retinue.ops import Draft, Op, Receipt, Record
 from retinue.rows import InvocationRow, Mail, OwnerRow, RequestRow, RunRow, ThreadKey, ThreadRow
-from retinue.states import RequestState, RunState
+from retinue.states import InvocationState, RequestState, RunState
 
 __all__ = ["SqliteLedger"]
 
@@ -220,10 +220,15 @@ class SqliteLedger:
         return await self._read(reads.invocation, invocation_id)
 
     async def invocations(
-        self, *, parent_run: str | None = None, root_run: str | None = None, child: ThreadKey | None = None
+        self,
+        *,
+        parent_run: str | None = None,
+        root_run: str | None = None,
+        child: ThreadKey | None = None,
+        state: InvocationState | None = None,
     ) -> list[InvocationRow]:
         """See `Ledger`."""
-        return await self._read(reads.invocations, parent_run, root_run, child)
+        return await self._read(reads.invocations, parent_run, root_run, child, state)
 
     async def request(self, request_id: str) -> RequestRow | None:
         """See `Ledger`."""

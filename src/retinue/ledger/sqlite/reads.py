@@ -12,7 +12,7 @@ from retinue.ledger.sqlite.writes import intent_of
 from retinue.models.text import mend
 from retinue.ops import Draft, Record
 from retinue.rows import ForkPoint, InvocationRow, Mail, OwnerRow, RequestRow, RunRow, ThreadKey, ThreadRow
-from retinue.states import RequestState, RunState
+from retinue.states import InvocationState, RequestState, RunState
 
 __all__ = [
     "blob",
@@ -151,12 +151,16 @@ def invocation(db: sqlite3.Connection, invocation_id: str) -> InvocationRow | No
 
 
 def invocations(
-    db: sqlite3.Connection, parent_run: str | None, root_run: str | None, child: ThreadKey | None
+    db: sqlite3.Connection,
+    parent_run: str | None,
+    root_run: str | None,
+    child: ThreadKey | None,
+    state: InvocationState | None,
 ) -> list[InvocationRow]:
     """See `Ledger.invocations`."""
     user, session, name = child or (None, None, None)
     names = {"parent_run": parent_run, "root_run": root_run, "child_user": user, "child_session": session, "child_thread": name}
-    sql, values = _where(names)
+    sql, values = _where({**names, "state": None if state is None else state.value})
     return _all(db, f"SELECT body FROM invocation WHERE 1{sql} ORDER BY pos", values, _to_invocation)
 
 

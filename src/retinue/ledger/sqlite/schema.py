@@ -73,7 +73,9 @@ _V2: Final = (
     "CREATE INDEX thread_deleted ON thread(deleted) WHERE deleted > 0",
 )
 
-MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (_V1, _V2)
+_V3: Final = ("CREATE INDEX invocation_stopping ON invocation(state) WHERE state = 'stopping'",)
+
+MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (_V1, _V2, _V3)
 """Statements by version: entry 0 makes version 1 of an empty file, entry n takes version n to n + 1. Only ever appended to."""
 
 

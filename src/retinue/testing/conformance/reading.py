@@ -5,7 +5,7 @@ import msgspec
 from retinue.ledger.port import Ledger
 from retinue.ops import HideThread, PutInvocation, PutMail, PutRequest, PutRun, PutState
 from retinue.rows import ThreadKey
-from retinue.states import RequestState, RunState
+from retinue.states import InvocationState, RequestState, RunState
 from retinue.testing.conformance.sample import (
     append,
     check,
@@ -90,6 +90,10 @@ async def invocations_are_listed_by_parent_tree_and_child(ledger: Ledger) -> Non
     same(await ledger.invocations(child=two), rows[1:3])
     same(await ledger.invocations(child=key_of("two")), [])
     same(await ledger.invocations(child=one, root_run="run_8"), rows[3:])
+    stopping = msgspec.structs.replace(rows[1], state=InvocationState.STOPPING, owner="own_1")
+    await ledger.commit([PutInvocation(stopping, (rows[1].state, rows[1].attempt))])
+    same(await ledger.invocations(state=InvocationState.STOPPING), [stopping])
+    same(await ledger.invocations(root_run="run_1", state=InvocationState.RUNNING), [rows[0], rows[2]])
     same(await ledger.invocation("inv_5"), None)
 
 
