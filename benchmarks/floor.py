@@ -9,58 +9,66 @@ __all__ = ["delegation", "one_tool", "one_turn"]
 Message = dict[str, Any]
 
 
-async def fake_model(messages: list[Message]) -> Message:
-    """Answers at once, without giving up the loop: the first turn of a task that names a tool calls it, others are text."""
-    last = messages[-1]
-    if last["role"] == "user" and last["content"].startswith("call "):
-        _, name, argument = last["content"].split(" ", 2)
-        function = {"name": name, "arguments": json.dumps({"input": argument})}
-        return {"role": "assistant", "content": "", "tool_calls": [{"id": "c1", "function": function}]}
+async def _latency() -> None:
+    """Where a fake model may wait; here it does not, so that the loop is never given up."""
+
+
+async def fake_model(messages: list[Message], tools: list[Message]) -> Message:
+    """What it says follows from the last user's message and from whether a result came after it."""
+    await _latency()
+    answered, task = False, ""
+    for message in reversed(messages):
+        if message["role"] == "tool":
+            answered = True
+        elif message["role"] == "user":
+            task = message["content"]
+            break
+    if not answered and task.startswith("call ") and tools:
+        _, name, argument = task.split(" ", 2)
+        function = {"name": name, "arguments": f'{{"input":"{argument}"}}'}
+        return {"role": "assistant", "content": None, "tool_calls": [{"id": "c1", "function": function}]}
     return {"role": "assistant", "content": "done"}
 
 
-async def echo(text: str) -> str:
-    """The tool."""
-    return text
+def _tool(name: str) -> Message:
+    schema = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
+    return {"type": "function", "function": {"name": name, "parameters": schema}}
 
 
-async def child(text: str) -> str:
-    """The subagent: a loop of its own."""
-    return await loop(text)
+TOOLS = [_tool("echo"), _tool("child")]
 
 
-TOOLS = {"echo": echo, "child": child}
-
-
-async def loop(task: str) -> str:
+async def loop(task: str, tools: list[Message]) -> str:
     """Ask, call, ask again, until the answer has no calls."""
     messages: list[Message] = [{"role": "system", "content": "You help."}, {"role": "user", "content": task}]
     while True:
-        answer = await fake_model(messages)
+        answer = await fake_model(messages, tools)
         messages.append(answer)
         calls = answer.get("tool_calls")
         if not calls:
             return answer["content"]
-        arguments = [json.loads(call["function"]["arguments"]) for call in calls]
+
+        async def call(one: Message) -> Message:
+            given = json.loads(one["function"]["arguments"])["input"]
+            result = given if one["function"]["name"] == "echo" else await loop(given, TOOLS[:1])
+            return {"role": "tool", "tool_call_id": one["id"], "content": result}
+
         if len(calls) == 1:
-            results = [await TOOLS[calls[0]["function"]["name"]](arguments[0]["input"])]
+            messages.append(await call(calls[0]))
         else:
-            made = (TOOLS[c["function"]["name"]](a["input"]) for c, a in zip(calls, arguments, strict=True))
-            results = list(await asyncio.gather(*made))
-        for call, result in zip(calls, results, strict=True):
-            messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
+            messages += await asyncio.gather(*(call(one) for one in calls))
 
 
 async def one_turn() -> None:
     """One model call."""
-    await loop("hello")
+    await loop("hello", TOOLS)
 
 
 async def one_tool() -> None:
     """Two model calls and a tool."""
-    await loop("call echo hello")
+    await loop("call echo hello", TOOLS)
 
 
 async def delegation() -> None:
     """Three model calls: parent, child, parent."""
-    await loop("call child hello")
+    await loop("call child hello", TOOLS)
