@@ -81,7 +81,11 @@ class Append(msgspec.Struct, frozen=True):
 
 
 class CreateThread(msgspec.Struct, frozen=True):
-    """Create a thread at head 0; with `row.base` its history begins with that of another. `exists` if it is there."""
+    """Create a thread at head 0; with `row.base` its history begins with that of another. `exists` if it is there.
+
+    `label` if the threads of the parent's session have made another one with this label that is not deleted: labels are
+    compared case folded (A-26).
+    """
 
     row: ThreadRow
 

@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 from types import ModuleType
 
+import msgspec
 import pytest
 
 from retinue import Agent, RuntimeContext
@@ -14,7 +15,7 @@ from retinue.harness.doctor import check_runs
 from retinue.ledger.sqlite import SqliteLedger
 from retinue.ledger.sqlite.inspect import inspect
 from retinue.ledger.sqlite.schema import MIGRATIONS
-from retinue.rows import ThreadKey
+from retinue.rows import ThreadKey, ThreadRow
 from retinue.states import InvocationState, RequestState, RunState
 
 pytestmark = pytest.mark.anyio
@@ -136,6 +137,32 @@ async def test_what_is_deleted_in_it_is_collected(golden: Path) -> None:
     assert done.threads == 3
     assert done.records > 20
     assert [row.key.session for row in await ledger.threads()] == ["interrupted", "asking"]
+    await ledger.close()
+
+
+async def test_of_children_with_one_label_the_newest_keeps_it(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite3"
+    database = sqlite3.connect(path)
+    database.executescript((FOLDER / "v3.sql").read_text(encoding="utf-8"))
+    add = (
+        "INSERT INTO thread(user, session, thread, generation, head, updated_at, hidden, parent_user, parent_session,"
+        " parent_thread, label, body) VALUES ('', ?, 'main', 1, 0, 1, 0, '', 'asking', 'main', ?, ?)"
+    )
+    for session, label in (("sub-1", "one"), ("sub-2", "two"), ("sub-3", "one")):
+        row = ThreadRow(
+            key=ThreadKey("", session, "main"),
+            default_agent_id="helper",
+            created_at=1,
+            label=label,
+            parent=ThreadKey("", "asking", "main"),
+        )
+        database.execute(add, (session, label, msgspec.json.encode(row)))
+    database.commit()
+    database.close()
+    ledger = SqliteLedger(path)
+    await ledger.open()
+    labels = {row.key.session: row.label for row in await ledger.children(ThreadKey("", "asking", "main"))}
+    assert labels == {**labels, "sub-1": None, "sub-2": "two", "sub-3": "one"}
     await ledger.close()
 
 

@@ -44,6 +44,27 @@ async def main(path, thread, count):
 asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
 """
 
+LABEL = """
+import asyncio, sys
+from retinue.ledger.sqlite import SqliteLedger
+from retinue.testing.conformance.sample import append, create, key_of, told
+
+async def main(path, name, count):
+    ledger = SqliteLedger(path, durability="process")
+    await ledger.open()
+    print("open", flush=True)
+    sys.stdin.readline()
+    results = []
+    for number in range(count):
+        child = key_of(session=f"sub-{name}-{number}")
+        ops = [create(child, parent=key_of(), label=f"label {number}"), append(child, 0, "x")]
+        results.append(str(await told(ledger.submit(ops))))
+    await ledger.close()
+    print(*results)
+
+asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
+"""
+
 OWN = """
 import asyncio, sys
 from retinue.ledger.sqlite import SqliteLedger
@@ -87,6 +108,21 @@ async def test_two_processes_one_ledger(tmp_path: Path) -> None:
     await ledger.open()
     for name in ("one", "two"):
         assert seen(await ledger.journal(key_of(name))) == [str(head) for head in range(count)]
+    await ledger.close()
+
+
+@pytest.mark.contract("A-27")
+async def test_a_label_is_taken_by_one_of_two_processes(tmp_path: Path) -> None:
+    path, count = tmp_path / "ledger.sqlite3", 100
+    started = [await start(LABEL, str(path), name, str(count)) for name in ("one", "two")]
+    assert [line for _, line in started] == ["open", "open"]
+    results = await asyncio.gather(*(process.communicate(b"go\n") for process, _ in started))
+    assert [errors.decode() for _, errors in results] == ["", ""]
+    one, two = (output.decode().split() for output, _ in results)
+    assert [sorted(pair) for pair in zip(one, two, strict=True)] == [["None", "label"]] * count
+    ledger = SqliteLedger(path)
+    await ledger.open()
+    assert len(await ledger.children(key_of())) == count
     await ledger.close()
 
 

@@ -295,7 +295,8 @@ class LedgersAndModel(RuleBasedStateMachine):
     def fork(self, source: int, thread: int, seq: int, generation: int, new: bool) -> None:
         base, key = ForkPoint(THREADS[source % len(THREADS)], generation, seq), THREADS[thread % len(THREADS)]
         place = self.model.place(key) or (0, 0)
-        self.commit(CreateThread(thread_row(key, base=base)) if new else OpenGeneration(key, place[0] + 1, place[1], base))
+        row = thread_row(key, base=base, parent=base.key if seq % 2 else None, label="Ä" if generation == 1 else "ä")
+        self.commit(CreateThread(row) if new else OpenGeneration(key, place[0] + 1, place[1], base))
 
     @rule(thread=NUMBERS, what=st.sampled_from(["draft", "no draft", "blob", "state", "hide", "purge", "open again"]))
     def whatever_else(self, thread: int, what: str) -> None:

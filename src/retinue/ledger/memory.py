@@ -84,14 +84,14 @@ class MemoryLedger:
     async def child_thread(
         self, parent: ThreadKey, *, agent_key: str | None = None, label: str | None = None
     ) -> ThreadRow | None:
-        """See `Ledger`. The newest, if a label was used twice."""
+        """See `Ledger`."""
         self._check_open()
-        folded = label and label.casefold()
+        folded = rules.label_key(label)
         for thread in reversed(self._tables.threads.values()):
             row = thread.row
             if thread.deleted or row.parent is None or row.parent[:2] != parent[:2]:
                 continue
-            if (agent_key and row.agent_key == agent_key) or (folded and row.label and row.label.casefold() == folded):
+            if (agent_key and row.agent_key == agent_key) or (folded and rules.label_key(row.label) == folded):
                 return thread.current()
         return None
 

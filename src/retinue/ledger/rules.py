@@ -8,6 +8,7 @@ from collections.abc import Hashable, Iterable
 from typing import Any, Final, TypeVar
 
 from retinue.errors import LedgerConflict, LedgerUnavailable
+from retinue.models.text import mend
 from retinue.ops import (
     Append,
     CreateThread,
@@ -46,6 +47,8 @@ __all__ = [
     "check_thread",
     "collectable",
     "intent_matters",
+    "invocation_step_allowed",
+    "label_key",
     "not_open",
     "references",
     "run_step_allowed",
@@ -57,7 +60,7 @@ _HEX_RUN: Final = re.compile(rb"[0-9a-f]{64,}")
 _ESCAPE_DIGITS: Final = 4
 """How many hex digits of a JSON escape may stand right before a hash."""
 
-UNFINISHED: Final = (RunState.RUNNING, RunState.WAITING)
+UNFINISHED: Final = frozenset((RunState.RUNNING, RunState.WAITING))
 """The states of a run that keep its thread from being purged."""
 
 
@@ -87,14 +90,25 @@ def superseded(op: Append, attempt: int) -> bool:
     return bool(op.events) and op.events[0].attempt < attempt
 
 
-def check_create(op: CreateThread, exists: bool) -> None:
-    """`exists`: a thread with this key is there, deleted or not."""
+def label_key(label: str | None) -> str | None:
+    """What labels are compared by and stored under; None for none. Halves of characters are replaced (B175)."""
+    return mend(label.casefold()) if label else None
+
+
+def check_create(op: CreateThread, exists: bool, labelled: str | None) -> None:
+    """`exists`: a thread with this key is there, deleted or not. `labelled`: the agent key of the child of the same session
+    that has the label, "" if it has none, None if the label is free."""
     if exists:
         raise LedgerConflict(
             f"thread {_name(op.row.key)} exists already",
             op=op,
             code="exists",
             remedy="use another thread id, or purge the deleted thread first",
+        )
+    if labelled is not None:
+        holder = f" of `{labelled}`" if labelled else ""
+        raise LedgerConflict(
+            f"label `{op.row.label}` is in use{holder}", op=op, code="label", remedy="choose another label for the new thread"
         )
 
 
@@ -156,8 +170,13 @@ def run_step_allowed(op: PutRun) -> bool:
 def check_invocation(op: PutInvocation, stored: tuple[InvocationState, int] | None) -> None:
     """`stored` is the invocation's (state, attempt)."""
     _check_replacement(op, "invocation", op.row.invocation_id, op.expect, stored)
-    if op.expect is not None and op.row.state not in INVOCATION_TRANSITIONS[op.expect[0]]:
+    if op.expect is not None and not invocation_step_allowed(op):
         raise _not_a_step(op, "invocation", op.row.invocation_id, op.expect[0], op.row.state)
+
+
+def invocation_step_allowed(op: PutInvocation) -> bool:
+    """Whether the step from the expected state to the new one is in the state table (true for an insert)."""
+    return op.expect is None or op.row.state in INVOCATION_TRANSITIONS[op.expect[0]]
 
 
 def check_request(op: PutRequest, stored: RequestState | None) -> None:

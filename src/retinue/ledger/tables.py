@@ -86,6 +86,7 @@ class Tables:
 
     def __init__(self) -> None:
         self.threads: dict[ThreadKey, Thread] = {}
+        self.labels: dict[tuple[str, str, str], ThreadKey] = {}  # the last thread that took each label in a session
         self.runs: dict[str, RunRow] = {}
         self.runs_on: dict[ThreadKey, list[str]] = {}
         self.runs_under: dict[str, list[str]] = {}
@@ -148,10 +149,14 @@ class Tables:
             thread.updated_at = op.events[-1].at
 
     def _create(self, op: CreateThread, undo: _Undo) -> None:
-        rules.check_create(op, op.row.key in self.threads)
+        label = _label(op.row)
+        holder = None if label is None else self._holder(label)
+        rules.check_create(op, op.row.key in self.threads, None if holder is None else holder.agent_key or "")
         if op.row.base is not None:
             rules.check_base(op, op.row.base, self._segment_head(op.row.base))
         _put(self.threads, op.row.key, Thread(op.row), undo)
+        if label is not None:
+            _put(self.labels, label, op.row.key, undo)
 
     def _open_generation(self, op: OpenGeneration, undo: _Undo) -> None:
         thread = self.threads.get(op.key)
@@ -243,6 +248,12 @@ class Tables:
         assert thread is not None  # checked above
         return thread
 
+    def _holder(self, label: tuple[str, str, str]) -> ThreadRow | None:
+        """The row of the thread that has a label now: who took it may be deleted, or purged and made again without it."""
+        key = self.labels.get(label)
+        thread = None if key is None else self.threads.get(key)
+        return thread.row if thread is not None and not thread.deleted and _label(thread.row) == label else None
+
     def _segment_head(self, base: ForkPoint) -> int | None:
         source = self.threads.get(base.key)
         segment = source and source.segments.get(base.generation)
@@ -256,6 +267,12 @@ class Tables:
                 if run_id in cancels:
                     return cancels[run_id]
         return None
+
+
+def _label(row: ThreadRow) -> tuple[str, str, str] | None:
+    """The label of a thread with the session that it belongs to: that of the thread which made it."""
+    label = rules.label_key(row.label)
+    return None if label is None or row.parent is None else (row.parent.user, row.parent.session, label)
 
 
 def _place(thread: Thread | None) -> tuple[int, int] | None:

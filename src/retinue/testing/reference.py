@@ -70,6 +70,7 @@ class ReferenceLedger:
         self.inherited: dict[tuple[ThreadKey, int], list[Said]] = {}
         self.generations: dict[ThreadKey, int] = {}
         self.deleted: set[ThreadKey] = set()
+        self.labels: dict[ThreadKey, tuple[str, str, str]] = {}
         self.runs: dict[str, RunRow] = {}
         self.invocations: dict[str, InvocationRow] = {}
         self.requests: dict[str, RequestRow] = {}
@@ -129,7 +130,7 @@ class ReferenceLedger:
         _drop(self.cancels, lambda run_id, _: run_id in gone)
         _drop(self.invocations, lambda _, row: row.parent_run in gone or row.child == key)
         _drop(self.requests, lambda _, row: row.key == key and row.root_run in gone.values())
-        for kept in (self.mail, self.taken, self.drafts):
+        for kept in (self.mail, self.taken, self.drafts, self.labels):
             kept.pop(key, None)
         return True
 
@@ -149,6 +150,10 @@ class ReferenceLedger:
     def _create(self, op: CreateThread) -> None:
         key = op.row.key
         _must(key not in self.generations, "exists")
+        if op.row.label and op.row.parent is not None:
+            label = (*op.row.parent[:2], op.row.label.casefold())
+            _must(all(place in self.deleted for place, taken in self.labels.items() if taken == label), "label")
+            self.labels[key] = label
         self.inherited[key, 1] = self._based(op.row.base)
         self.journals[key, 1] = []
         self.generations[key] = 1

@@ -170,7 +170,7 @@ class SqliteLedger:
     async def child_thread(
         self, parent: ThreadKey, *, agent_key: str | None = None, label: str | None = None
     ) -> ThreadRow | None:
-        """See `Ledger`. The newest, if a label was used twice."""
+        """See `Ledger`."""
         return await self._read(reads.child_thread, parent, agent_key, label)
 
     async def threads(

@@ -6,10 +6,11 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from retinue.ledger import rules
 from retinue.ledger.port import Journal
+from retinue.ledger.sqlite.schema import IS_UNFINISHED
 from retinue.ledger.sqlite.segments import Segments
 from retinue.ledger.sqlite.writes import intent_of
-from retinue.models.text import mend
 from retinue.ops import Draft, Record
 from retinue.rows import ForkPoint, InvocationRow, Mail, OwnerRow, RequestRow, RunRow, ThreadKey, ThreadRow
 from retinue.states import InvocationState, RequestState, RunState
@@ -73,7 +74,7 @@ def thread(db: sqlite3.Connection, key: ThreadKey) -> ThreadRow | None:
 def child_thread(db: sqlite3.Connection, parent: ThreadKey, agent_key: str | None, label: str | None) -> ThreadRow | None:
     """See `Ledger.child_thread`."""
     sql = _THREADS + " AND t.parent_user = ? AND t.parent_session = ? AND (t.agent_key = ? OR t.label = ?) ORDER BY t.id DESC"
-    return _one(db, sql, (parent.user, parent.session, agent_key or None, (label and mend(label.casefold())) or None), _to_thread)
+    return _one(db, sql, (parent.user, parent.session, agent_key or None, rules.label_key(label)), _to_thread)
 
 
 def threads(db: sqlite3.Connection, user: str | None, session: str | None, hidden: bool, limit: int) -> list[ThreadRow]:
@@ -130,6 +131,8 @@ def runs(db: sqlite3.Connection, states: Sequence[RunState], roots_only: bool, u
     if states:
         sql += f" AND state IN ({', '.join('?' * len(states))})"
         values += [state.value for state in states]
+        if rules.UNFINISHED.issuperset(states):
+            sql += f" AND {IS_UNFINISHED}"
     if roots_only:
         sql += " AND root = run_id"
     return _all(db, f"SELECT body FROM run WHERE 1{sql} ORDER BY pos DESC LIMIT ?", (*values, limit), _to_run)
@@ -137,7 +140,8 @@ def runs(db: sqlite3.Connection, states: Sequence[RunState], roots_only: bool, u
 
 def tree(db: sqlite3.Connection, root_run: str) -> list[RunRow]:
     """See `Ledger.tree`."""
-    return _all(db, "SELECT body FROM run WHERE root = ? ORDER BY pos", (root_run,), _to_run)
+    sql = "SELECT body FROM run WHERE (run_id = ?1 AND root = ?1) OR (root = ?1 AND root <> run_id) ORDER BY pos"
+    return _all(db, sql, (root_run,), _to_run)
 
 
 def cancel_intent(db: sqlite3.Connection, lineage: Sequence[str]) -> str | None:
@@ -159,8 +163,11 @@ def invocations(
 ) -> list[InvocationRow]:
     """See `Ledger.invocations`."""
     user, session, name = child or (None, None, None)
-    names = {"parent_run": parent_run, "root_run": root_run, "child_user": user, "child_session": session, "child_thread": name}
+    names = {"parent_run": parent_run, "child_user": user, "child_session": session, "child_thread": name}
     sql, values = _where({**names, "state": None if state is None else state.value})
+    if root_run is not None:  # in these words, so that there is an index for each half
+        sql += " AND ((parent_run = ? AND root_run = ?) OR (root_run = ? AND root_run <> parent_run))"
+        values += [root_run] * 3
     return _all(db, f"SELECT body FROM invocation WHERE 1{sql} ORDER BY pos", values, _to_invocation)
 
 

@@ -14,6 +14,7 @@ import msgspec
 from retinue.ids import made_at
 from retinue.ledger import rules
 from retinue.ledger.sqlite.locks import OwnerLocks
+from retinue.ledger.sqlite.schema import IS_UNFINISHED
 from retinue.rows import RequestRow, RunRow, ThreadKey
 
 __all__ = [
@@ -38,7 +39,7 @@ _run_row: Final = msgspec.json.Decoder(RunRow).decode
 _KEY: Final = "user = ? AND session = ? AND thread = ?"
 _IDLE: Final = (
     " AND NOT EXISTS (SELECT 1 FROM thread t JOIN run r ON r.user = t.user AND r.session = t.session AND r.thread = t.thread"
-    " WHERE t.id = {table}.thread_id AND r.state IN (?, ?))"
+    f" WHERE t.id = {{table}}.thread_id AND r.{IS_UNFINISHED})"
 )
 
 
@@ -98,8 +99,8 @@ def remove_some(execute: Execute, thread_id: int) -> tuple[bool, int]:
 def _unfinished(execute: Execute, key: ThreadKey) -> str | None:
     """The first unfinished run of any tree that the thread takes part in."""
     found = execute(
-        f"SELECT run_id FROM run WHERE state IN (?, ?) AND root IN (SELECT root FROM run WHERE {_KEY}) ORDER BY pos LIMIT 1",
-        (*rules.UNFINISHED, *key),
+        f"SELECT run_id FROM run WHERE {IS_UNFINISHED} AND root IN (SELECT root FROM run WHERE {_KEY}) ORDER BY pos LIMIT 1",
+        key,
     ).fetchone()
     return found and found[0]
 
@@ -190,13 +191,13 @@ def sweep(execute: Execute, digests: Sequence[str], until: int) -> tuple[int, in
 def drop_drafts(execute: Execute, until: int) -> int:
     """Drafts that are older, where no run goes on."""
     sql = f"DELETE FROM draft WHERE pos IN (SELECT pos FROM draft WHERE at <= ?{_IDLE.format(table='draft')} LIMIT ?)"
-    return execute(sql, (until, *rules.UNFINISHED, SOME)).rowcount
+    return execute(sql, (until, SOME)).rowcount
 
 
 def drop_mail(execute: Execute, until: int, after: int) -> tuple[int, int | None]:
     """Ids of taken mail that are older, where no run goes on; how many, and where to look further (None: that was all)."""
     sql = f"SELECT pos, mail_id FROM mail WHERE body IS NULL AND pos > ?{_IDLE.format(table='mail')} ORDER BY pos LIMIT ?"
-    found = execute(sql, (after, *rules.UNFINISHED, SOME)).fetchall()
+    found = execute(sql, (after, SOME)).fetchall()
     count = 0
     for pos, mail_id in found:
         made = made_at(mail_id)
@@ -207,7 +208,7 @@ def drop_mail(execute: Execute, until: int, after: int) -> tuple[int, int | None
 
 def drop_owners(execute: Execute, locks: OwnerLocks) -> int:
     """Owners that are dead, but for those that an unfinished run names: one wants to know who held it."""
-    states = execute("SELECT body FROM run WHERE state IN (?, ?)", rules.UNFINISHED)
+    states = execute(f"SELECT body FROM run WHERE {IS_UNFINISHED}")
     held = {_run_row(body).owner for (body,) in states.fetchall()}
     dead = [
         (owner_id,)

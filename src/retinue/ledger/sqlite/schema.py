@@ -5,10 +5,13 @@ from typing import Final
 
 from retinue.errors import LedgerUnavailable
 
-__all__ = ["APPLICATION_ID", "MIGRATIONS", "migrate"]
+__all__ = ["APPLICATION_ID", "IS_UNFINISHED", "MIGRATIONS", "migrate"]
 
 APPLICATION_ID: Final = 0x52455449
 """`RETI`, in the header of the file: it tells a ledger from any other SQLite database."""
+
+IS_UNFINISHED: Final = "state IN ('running', 'waiting')"
+"""The condition on runs that the index `run_unfinished` is made for: SQLite uses it where a query says it in these words."""
 
 _V1: Final = (
     # `head`, `generation`, `updated_at` and `deleted` move; the rest of a thread's row is its body.
@@ -75,7 +78,24 @@ _V2: Final = (
 
 _V3: Final = ("CREATE INDEX invocation_stopping ON invocation(state) WHERE state = 'stopping'",)
 
-MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (_V1, _V2, _V3)
+_V4: Final = (
+    # a label belongs to one child of a session: of several that took it at once, the newest was the one that was found by it
+    """UPDATE thread SET label = NULL, body = CAST(json_remove(CAST(body AS TEXT), '$.label') AS BLOB)
+        WHERE label = '' OR (label IS NOT NULL AND deleted = 0 AND EXISTS (SELECT 1 FROM thread newer WHERE newer.id > thread.id
+        AND newer.deleted = 0 AND newer.label = thread.label AND newer.parent_user = thread.parent_user
+        AND newer.parent_session = thread.parent_session))""",
+    """CREATE UNIQUE INDEX thread_label ON thread(parent_user, parent_session, label)
+        WHERE label IS NOT NULL AND deleted = 0""",
+    # each index costs a commit a page: what a root's own id finds, and what has ended, needs no entry
+    "DROP INDEX run_root",
+    "CREATE INDEX run_below ON run(root) WHERE root <> run_id",
+    "DROP INDEX run_state",
+    "CREATE INDEX run_unfinished ON run(state) WHERE state IN ('running', 'waiting')",
+    "DROP INDEX invocation_root",
+    "CREATE INDEX invocation_below ON invocation(root_run) WHERE root_run <> parent_run",
+)
+
+MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (_V1, _V2, _V3, _V4)
 """Statements by version: entry 0 makes version 1 of an empty file, entry n takes version n to n + 1. Only ever appended to."""
 
 

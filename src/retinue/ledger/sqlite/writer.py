@@ -185,7 +185,9 @@ class Writer:
             _patiently(partial(self._connection.execute, "BEGIN IMMEDIATE"), deadline)
         finally:
             self._turn.give()
-        return self._ready()
+        writes = self._ready()
+        writes.begin()
+        return writes
 
     def _commit(self, commits: list[Sequence[Op]]) -> None:
         assert self._connection is not None

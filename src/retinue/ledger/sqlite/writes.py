@@ -5,7 +5,8 @@ The common case is one conditional statement; only where it found nothing is the
 
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from itertools import chain, zip_longest
+from typing import Any, Final, Never
 
 import msgspec
 
@@ -34,7 +35,7 @@ from retinue.ops import (
     RequestCancel,
     TakeMail,
 )
-from retinue.rows import ForkPoint, ThreadKey
+from retinue.rows import ForkPoint, ThreadKey, ThreadRow
 from retinue.states import InvocationState, RequestState, RunState
 
 __all__ = ["Writes", "intent_of"]
@@ -43,10 +44,21 @@ _json: Final = msgspec.json.Encoder().encode
 _THREAD_ID: Final = "(SELECT id FROM thread WHERE user = ? AND session = ? AND thread = ?)"
 _EVENT: Final = "INSERT INTO event(thread_id, generation, seq, type, run, attempt, at, body) VALUES "
 _CHUNK: Final = 16
+_DISAGREE: Final = "the statement refused what the rules allow"
+"""Never a receipt for what was not written."""
 _EVENTS: Final = tuple(_EVENT + ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?)"] * count) for count in range(_CHUNK + 1))
+_SUPERSEDED: Final = "EXISTS (SELECT 1 FROM run WHERE run_id = ? AND attempt > ?)"
 _ADVANCE: Final = (
     "UPDATE thread SET head = ?, updated_at = ? WHERE user = ? AND session = ? AND thread = ? AND generation = ? AND head = ?"
-    " AND deleted < 2 AND NOT EXISTS (SELECT 1 FROM run WHERE run_id = ? AND attempt > ?) RETURNING id"
+    f" AND deleted < 2 AND NOT {_SUPERSEDED} RETURNING id"
+)
+_CREATE: Final = (
+    "INSERT INTO thread(user, session, thread, generation, head, updated_at, hidden,"
+    " parent_user, parent_session, parent_thread, agent_key, label, body)"
+    f" SELECT ?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?, ?, ? WHERE NOT {_SUPERSEDED} ON CONFLICT DO NOTHING"
+)
+_LABELLED: Final = (
+    "SELECT coalesce(agent_key, '') FROM thread WHERE parent_user = ? AND parent_session = ? AND label = ? AND deleted = 0"
 )
 _INSERT_RUN: Final = (
     "INSERT INTO run(run_id, user, session, thread, root, state, attempt, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
@@ -55,7 +67,10 @@ _INSERT_RUN: Final = (
 _UPDATE_RUN: Final = "UPDATE run SET state = ?, attempt = ?, body = ? WHERE run_id = ? AND state = ? AND attempt = ?"
 _INSERT_INVOCATION: Final = (
     "INSERT INTO invocation(invocation_id, parent_run, root_run, child_user, child_session, child_thread, state, attempt, body)"
-    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+)
+_UPDATE_INVOCATION: Final = (
+    "UPDATE invocation SET state = ?, attempt = ?, body = ? WHERE invocation_id = ? AND state = ? AND attempt = ?"
 )
 _INSERT_REQUEST: Final = (
     "INSERT INTO request(request_id, root_run, root_user, root_session, root_thread, state, body) VALUES (?, ?, ?, ?, ?, ?, ?)"
@@ -68,6 +83,10 @@ class Writes:
     def __init__(self, connection: sqlite3.Connection, locks: OwnerLocks) -> None:
         self._execute = connection.execute
         self._locks = locks
+        self._events: list[tuple[Any, ...]] = []
+        """Of the commit that is being carried out: they are written together, after its other ops."""
+        self._cancels: bool | None = None
+        """Whether there is a cancel intent at all; None until it was looked for in this transaction."""
         self.registered: list[str] = []
         """Owners whose lock was taken in this transaction; the writer gives it back if the transaction fails."""
         self.dropped: list[str] = []
@@ -91,61 +110,101 @@ class Writes:
             DropOwner: self._drop_owner,
         }
 
+    def begin(self) -> None:
+        """A transaction has begun: what was known of the store may have changed."""
+        self._cancels = None
+
     def commit(self, ops: Sequence[Op]) -> Receipt:
         """All ops of one call. If this raises, the caller takes back what was written."""
         heads: dict[ThreadKey, tuple[int, int]] = {}
-        for op in ops:
-            self._apply[type(op)](op)
-            if type(op) is Append:
+        self._events.clear()
+        begun: Append | None = None
+        for op, following in zip_longest(ops, ops[1:]):
+            if isinstance(op, Append):
+                if op is not begun:
+                    self._append(op)
+                begun = None
                 heads[op.key] = (op.generation, op.head + len(op.events))
+            elif isinstance(op, CreateThread) and isinstance(following, Append) and self._begin(op, following):
+                begun = following
+            else:
+                self._apply[type(op)](op)
+        if self._events:
+            self._write_events()
         return Receipt(heads)
 
     # ------------------------------------------------------------------ threads
 
     def _append(self, op: Append) -> None:
-        events, seq = op.events, op.head
+        events = op.events
         if not events:
             rules.check_append(op, self._place(op.key), None)
             return
-        place, first = (*op.key, op.generation, seq), events[0]
-        found = self._execute(_ADVANCE, (seq + len(events), events[-1].at, *place, first.run, first.attempt)).fetchone()
+        place, first = (*op.key, op.generation, op.head), events[0]
+        values = (op.head + len(events), events[-1].at, *place, first.run, first.attempt)
+        found = self._execute(_ADVANCE, values).fetchone()
         if found is None:
             run = self._execute("SELECT attempt FROM run WHERE run_id = ?", (first.run,)).fetchone()
             rules.check_append(op, self._place(op.key), run and run[0])
-            raise AssertionError("the statement refused what the rules allow")  # never a receipt for what was not written
-        (thread_id,), generation = found, op.generation
-        for start in range(0, len(events), _CHUNK):
-            values: list[Any] = []
-            chunk = events[start : start + _CHUNK]
-            for event in chunk:
-                seq += 1
-                values += (thread_id, generation, seq, event.type, event.run, event.attempt, event.at, event.body)
-            self._execute(_EVENTS[len(chunk)], values)
+            raise AssertionError(_DISAGREE)
+        self._keep_events(found[0], op)
+
+    def _keep_events(self, thread_id: int, op: Append) -> None:
+        """To be written with all events of the commit."""
+        generation, seq, kept = op.generation, op.head, self._events
+        for event in op.events:
+            seq += 1
+            kept.append((thread_id, generation, seq, event.type, event.run, event.attempt, event.at, event.body))
+
+    def _write_events(self) -> None:
+        kept = self._events
+        for start in range(0, len(kept), _CHUNK):
+            chunk = kept[start : start + _CHUNK]
+            self._execute(_EVENTS[len(chunk)], list(chain.from_iterable(chunk)))
+        kept.clear()
+
+    def _begin(self, op: CreateThread, first: Append) -> bool:
+        """Create a thread with the head that its first events give it; False, and nothing is written, if that is not to be."""
+        row, events = op.row, first.events
+        if row.base is not None or first.key != row.key or first.generation != 1 or first.head != 0 or not events:
+            return False
+        cursor = self._insert_thread(row, len(events), events[-1].at, (events[0].run, events[0].attempt))
+        if cursor.rowcount != 1:
+            return False
+        assert cursor.lastrowid is not None
+        self._keep_events(cursor.lastrowid, first)
+        return True
 
     def _create(self, op: CreateThread) -> None:
-        row, parent = op.row, op.row.parent or (None, None, None)
-        there = self._execute("SELECT 1 FROM thread WHERE user = ? AND session = ? AND thread = ?", row.key).fetchone()
-        rules.check_create(op, there is not None)
-        base = None if row.base is None else self._base(op, row.base)
-        label = row.label and mend(row.label.casefold())
-        values = (*row.key, row.updated_at or row.created_at, int(row.hidden), *parent, row.agent_key, label, _encode(row))
-        cursor = self._execute(
-            "INSERT INTO thread(user, session, thread, generation, head, updated_at, hidden,"
-            " parent_user, parent_session, parent_thread, agent_key, label, body)"
-            " VALUES (?, ?, ?, 1, 0, ?, ?, ?, ?, ?, ?, ?, ?)",
-            values,
-        )
-        if base is not None:
-            self._execute("INSERT INTO fork VALUES (?, 1, ?, ?, ?)", (cursor.lastrowid, *base))
+        row = op.row
+        base = None if row.base is None else self._find_base(row.base)
+        cursor = self._insert_thread(row, 0, row.updated_at or row.created_at, ("", 0))
+        if cursor.rowcount != 1:
+            there = self._execute("SELECT 1 FROM thread WHERE user = ? AND session = ? AND thread = ?", row.key).fetchone()
+            parent, label = row.parent or (None, None, None), rules.label_key(row.label)
+            labelled = self._execute(_LABELLED, (*parent[:2], label)).fetchone()
+            rules.check_create(op, there is not None, labelled and labelled[0])
+            raise AssertionError(_DISAGREE)
+        if base is not None and row.base is not None:
+            rules.check_base(op, row.base, base[3])
+            self._execute("INSERT INTO fork VALUES (?, 1, ?, ?, ?)", (cursor.lastrowid, *base[:3]))
+
+    def _insert_thread(self, row: ThreadRow, head: int, updated_at: int, fence: tuple[str, int]) -> sqlite3.Cursor:
+        parent = row.parent or (None, None, None)
+        label = rules.label_key(row.label)
+        values = (*row.key, head, updated_at, int(row.hidden), *parent, row.agent_key, label, _encode(row), *fence)
+        return self._execute(_CREATE, values)
 
     def _open_generation(self, op: OpenGeneration) -> None:
         rules.check_generation(op, self._place(op.key))
-        base = None if op.base is None else self._base(op, op.base)
+        base = None if op.base is None else self._find_base(op.base)
+        if base is not None and op.base is not None:
+            rules.check_base(op, op.base, base[3])
         self._execute(
             "UPDATE thread SET generation = ?, head = 0 WHERE user = ? AND session = ? AND thread = ?", (op.generation, *op.key)
         )
         if base is not None:
-            self._execute(f"INSERT INTO fork VALUES ({_THREAD_ID}, ?, ?, ?, ?)", (*op.key, op.generation, *base))
+            self._execute(f"INSERT INTO fork VALUES ({_THREAD_ID}, ?, ?, ?, ?)", (*op.key, op.generation, *base[:3]))
 
     def _hide(self, op: HideThread) -> None:
         cursor = self._execute(
@@ -153,7 +212,10 @@ class Writes:
         )
         rules.check_thread(op, cursor.rowcount == 1)
 
-    def _base(self, op: CreateThread | OpenGeneration, base: ForkPoint) -> tuple[int, int, int]:
+    def _find_base(self, base: ForkPoint) -> tuple[int, int, int, int | None]:
+        """The thread, generation and sequence number that `base` names, and the last that there is; None: no generation."""
+        if self._events:
+            self._write_events()
         found = self._execute(
             "SELECT id, generation, head, (SELECT max(seq) FROM event WHERE thread_id = id AND event.generation = ?)"
             " FROM thread WHERE user = ? AND session = ? AND thread = ? AND deleted < 2",
@@ -164,8 +226,7 @@ class Writes:
             last = head
         elif 1 <= base.generation < current:
             last = last or 0
-        rules.check_base(op, base, last)
-        return thread_id, base.generation, base.seq
+        return thread_id, base.generation, base.seq, last
 
     def _place(self, key: ThreadKey) -> tuple[int, int] | None:
         sql = "SELECT generation, head FROM thread WHERE user = ? AND session = ? AND thread = ? AND deleted < 2"
@@ -175,35 +236,47 @@ class Writes:
 
     def _put_run(self, op: PutRun) -> None:
         row, expect = op.row, op.expect
-        if not rules.run_step_allowed(op) or (rules.intent_matters(op) and intent_of(self._execute, row.lineage) is not None):
+        if not rules.run_step_allowed(op) or (rules.intent_matters(op) and self._intent(row.lineage) is not None):
             self._refuse_run(op)
         if expect is None:
             values = (row.run_id, *row.key, row.root, row.state.value, row.attempt, _encode(row))
             cursor = self._execute(_INSERT_RUN, values)
         else:
-            cursor = self._execute(
-                _UPDATE_RUN, (row.state.value, row.attempt, _encode(row), row.run_id, expect[0].value, expect[1])
-            )
+            values = (row.state.value, row.attempt, _encode(row), row.run_id, expect[0].value, expect[1])
+            cursor = self._execute(_UPDATE_RUN, values)
         if cursor.rowcount != 1:
             self._refuse_run(op)
 
-    def _refuse_run(self, op: PutRun) -> None:
+    def _intent(self, lineage: Sequence[str]) -> str | None:
+        """As `intent_of`. Where nothing was ever cancelled, which is known for the whole transaction, nothing is looked for."""
+        if self._cancels is None:
+            self._cancels = self._execute("SELECT 1 FROM cancel LIMIT 1").fetchone() is not None
+        return intent_of(self._execute, lineage) if self._cancels else None
+
+    def _refuse_run(self, op: PutRun) -> Never:
         found = self._execute("SELECT state, attempt FROM run WHERE run_id = ?", (op.row.run_id,)).fetchone()
         stored = found and (RunState(found[0]), found[1])
-        rules.check_run(op, stored, intent_of(self._execute, op.row.lineage))
+        rules.check_run(op, stored, self._intent(op.row.lineage))
+        raise AssertionError(_DISAGREE)
 
     def _put_invocation(self, op: PutInvocation) -> None:
-        row = op.row
-        found = self._execute("SELECT state, attempt FROM invocation WHERE invocation_id = ?", (row.invocation_id,)).fetchone()
-        rules.check_invocation(op, found and (InvocationState(found[0]), found[1]))
-        if found is None:
+        row, expect = op.row, op.expect
+        if not rules.invocation_step_allowed(op):
+            self._refuse_invocation(op)
+        if expect is None:
             values = (row.invocation_id, row.parent_run, row.root_run, *row.child, row.state.value, row.attempt, _encode(row))
-            self._execute(_INSERT_INVOCATION, values)
+            cursor = self._execute(_INSERT_INVOCATION, values)
         else:
-            self._execute(
-                "UPDATE invocation SET state = ?, attempt = ?, body = ? WHERE invocation_id = ?",
-                (row.state.value, row.attempt, _encode(row), row.invocation_id),
-            )
+            values = (row.state.value, row.attempt, _encode(row), row.invocation_id, expect[0].value, expect[1])
+            cursor = self._execute(_UPDATE_INVOCATION, values)
+        if cursor.rowcount != 1:
+            self._refuse_invocation(op)
+
+    def _refuse_invocation(self, op: PutInvocation) -> Never:
+        sql = "SELECT state, attempt FROM invocation WHERE invocation_id = ?"
+        found = self._execute(sql, (op.row.invocation_id,)).fetchone()
+        rules.check_invocation(op, found and (InvocationState(found[0]), found[1]))
+        raise AssertionError(_DISAGREE)
 
     def _put_request(self, op: PutRequest) -> None:
         row = op.row
@@ -221,6 +294,7 @@ class Writes:
             "INSERT INTO cancel SELECT run_id, ?, ?, ? FROM run WHERE run_id = ? ON CONFLICT DO NOTHING",
             (mend(op.reason), mend(op.by), op.at, op.run_id),
         )
+        self._cancels = True
         if cursor.rowcount != 1:
             rules.check_cancel(op, self._execute("SELECT 1 FROM run WHERE run_id = ?", (op.run_id,)).fetchone() is not None)
 

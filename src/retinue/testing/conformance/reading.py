@@ -13,10 +13,13 @@ from retinue.testing.conformance.sample import (
     invocation_row,
     key_of,
     mail,
+    refused,
     request_row,
     run_row,
     running,
     same,
+    seen,
+    told,
 )
 
 __all__ = ["CHECKS"]
@@ -55,6 +58,32 @@ async def children_are_found_by_parent_key_and_label(ledger: Ledger) -> None:
     await ledger.commit([HideThread(second.row.key)])
     same(await ledger.child_thread(parent, label="two"), None)
     same([row.key.session for row in await ledger.children(parent)], ["sub-1"])
+
+
+@check
+async def a_label_belongs_to_one_child_of_a_session(ledger: Ledger) -> None:
+    parent, sibling = key_of(), key_of("sibling")
+    first = create(key_of(session="sub-1"), parent=parent, agent_key="agent:helper:1", label="Straße")
+    again = create(key_of(session="sub-2"), parent=sibling, agent_key="agent:helper:2", label="STRASSE")
+    await ledger.commit([create(parent), create(sibling), first, append(first.row.key, 0, "a")])
+    for ops in ((again,), (again, append(again.row.key, 0, "b"))):
+        await refused(ledger, "label", *ops, op=0)
+    await refused(ledger, "label", append(first.row.key, 1, "void"), again)
+    same(await ledger.thread(again.row.key), None)
+    same(seen(await ledger.journal(first.row.key)), ["a"])
+    await refused(ledger, "exists", create(first.row.key, parent=parent, label="Straße"))
+    twins = [create(key_of(session=f"twin-{number}"), parent=parent, label="twin") for number in (1, 2)]
+    await refused(ledger, "label", *twins)
+    results = [await told(ledger.submit([twin])) for twin in twins]
+    same(results, [None, "label"])
+    others = [key_of(session="other"), key_of(user="eve")]
+    made = [create(key_of(session=f"sub-{n}"), parent=other, label="straße") for n, other in enumerate(others, start=3)]
+    blank = [create(key_of(session=f"blank-{n}"), parent=parent, label=label) for n, label in enumerate(["", "", None])]
+    roots = [create(key_of(session=f"root-{n}"), label="straße") for n in (1, 2)]
+    await ledger.commit([*made, *blank, *roots])
+    await ledger.commit([HideThread(first.row.key), again])
+    found = await ledger.child_thread(parent, label="strasse")
+    same(found and found.key, again.row.key)
 
 
 @check
@@ -136,6 +165,7 @@ async def tenants_are_apart(ledger: Ledger) -> None:
 CHECKS = (
     threads_are_listed_newest_first,
     children_are_found_by_parent_key_and_label,
+    a_label_belongs_to_one_child_of_a_session,
     runs_are_listed_newest_first_and_trees_oldest_first,
     invocations_are_listed_by_parent_tree_and_child,
     requests_are_listed_by_tree_root_and_scope,

@@ -31,6 +31,7 @@ __all__ = [
     "same",
     "seen",
     "thread_row",
+    "told",
 ]
 
 LedgerFactory: TypeAlias = Callable[[], Ledger]
@@ -66,6 +67,15 @@ async def refused(ledger: Ledger, code: str, *ops: Op, op: int = -1) -> None:
         same((conflict.code, conflict.op), (code, ops[op]))
         return
     raise AssertionError(f"`{code}` was expected, found {receipt!r}")
+
+
+async def told(outcome: Awaitable[Receipt]) -> str | None:
+    """The code of the conflict that a commit ended with, None if it was carried out."""
+    try:
+        await outcome
+    except LedgerConflict as conflict:
+        return conflict.code
+    return None
 
 
 def key_of(thread: str = "main", *, session: str = "ses", user: str = "") -> ThreadKey:
