@@ -21,7 +21,7 @@ from retinue.events import (
     SubAgentInvocationStartedEvent,
     ToolCallResultEvent,
 )
-from retinue.ops import Append, DropDraft, Op, PutBlob, PutState, RequestCancel
+from retinue.ops import Append, CreateThread, DropDraft, Op, PutBlob, PutState, RequestCancel
 from retinue.rows import RunRow
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ async def go_on_from_ledger(run: "Run", conflict: LedgerConflict, retries: int) 
     if row is None or stored is None or retries > RETRIES:
         raise conflict
     run.begin_anew(row, project(stored.own, stored.inherited), generation=stored.row.generation, head=stored.row.head)
-    if conflict.code == "cancelled" or foreign:
+    if conflict.code in ("cancelled", "label") or foreign:
         _keep(run, *old.lost())
     intent = await ledger.cancel_intent(row.lineage)
     if intent is not None:
@@ -99,8 +99,10 @@ def _keep(run: "Run", events: Sequence[Event], ops: Sequence[Op]) -> None:
     """Stage again what had happened: not the child that may no longer begin, the end that came too late, or the question
     that is not recorded, nor what these calls gave; but results of other calls, which must not be made twice."""
     void = {event.call for event in events if isinstance(event, _VOIDED)}
+    unmade = {op.row.metadata.get("parentToolCallId") for op in ops if isinstance(op, CreateThread)}
     for event in events:
-        if isinstance(event, _HAPPENED) and not (isinstance(event, ToolCallResultEvent) and event.call in void):
+        gone = isinstance(event, ToolCallResultEvent) and (event.call in void or event.call_id in unmade)
+        if isinstance(event, _HAPPENED) and not gone:
             run.journal.stage(event)
     for op in ops:
         if isinstance(op, PutBlob | PutState | DropDraft | RequestCancel):

@@ -6,7 +6,7 @@ fails, projection and run are given up together and rebuilt from the ledger. Vie
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -178,6 +178,13 @@ class RunJournal:
     def staged(self) -> bool:
         """Whether anything waits for a commit."""
         return bool(self._events or self._batch.ops)
+
+    def pending(self) -> Iterator[Op]:
+        """The ops that ride along with this journal's commits, as far as their fate is not known yet."""
+        for one in self._in_flight:
+            if not one.future.done():
+                yield from one.ops
+        yield from self._batch.ops
 
     def take(self) -> Batch:
         """Everything staged, to be committed by someone else (a child's end rides with its parent's result)."""

@@ -179,7 +179,6 @@ class Tree:
         self.runs: dict[str, Run] = {}
         self.busy: set[ThreadKey] = set()
         self.answered: set[str] = set()
-        self.labels: dict[ThreadKey, set[str]] = {}
         self.interruptions = 0
         self.given_up = False
         self.failure: LedgerError | None = None

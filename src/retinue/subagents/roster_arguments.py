@@ -9,8 +9,10 @@ from retinue.agent.ports import CallOutcome
 from retinue.agent.run import Run
 from retinue.config import Unset
 from retinue.ids import AGENT_KEY, kind_of
+from retinue.ledger.rules import label_key
 from retinue.messages import ToolCall
-from retinue.rows import ThreadKey, ThreadRow
+from retinue.ops import CreateThread
+from retinue.rows import ThreadRow
 from retinue.states import ResultStatus
 from retinue.subagents.resolved import MAX_TIMEOUT_SECONDS, ResolvedDeclaration
 
@@ -24,7 +26,6 @@ __all__ = [
     "error",
     "free_label",
     "limit",
-    "take_label",
 ]
 
 SPAWN_FIELDS: Final = ("agent_id", "task", "label", "timeout_seconds")
@@ -76,24 +77,21 @@ def agent_of(key: object) -> str | None:
 
 
 async def free_label(run: Run, label: str | None) -> str | CallOutcome | None:
-    """The label without spaces around it if nobody in the session has it (case folded); blank is none."""
+    """The label without spaces around it if nobody in the session has it (case folded); blank is none.
+
+    Where somebody takes it between this look and the commit, the commit is refused: the run goes on from the ledger, and
+    looks again. So the run itself is committed before, if it was not.
+    """
     label = (label or "").strip()
     if not label:
         return None
-    taken = run.tree.labels.setdefault(_session(run), set())
-    if label.casefold() in taken or await run.tree.services.ledger.child_thread(run.row.key, label=label) is not None:
+    if not run.journal.known:
+        await run.journal.flush()
+    made = [op.row for op in run.journal.pending() if isinstance(op, CreateThread) and op.row.parent == run.row.key]
+    staged = any(label_key(row.label) == label_key(label) for row in made)
+    if staged or await run.tree.services.ledger.child_thread(run.row.key, label=label) is not None:
         return error(f"label `{label}` is already in use in this session", "choose another one, or use `agent_send`")
     return label
-
-
-def take_label(run: Run, label: str | None) -> None:
-    """From now on the label is this tree's, also before the child is committed."""
-    if label is not None:
-        run.tree.labels.setdefault(_session(run), set()).add(label.casefold())
-
-
-def _session(run: Run) -> ThreadKey:
-    return run.row.key._replace(thread="")
 
 
 async def addressed(run: Run, agent_key: str | None, label: str | None) -> ThreadRow | CallOutcome:

@@ -34,7 +34,6 @@ from retinue.subagents.roster_arguments import (
     error,
     free_label,
     limit,
-    take_label,
 )
 
 __all__ = ["roster_handlers"]
@@ -199,7 +198,6 @@ class SpawnTool(_RosterTool):
             definition = self.children.definition(run, resolved, key.session)
         except ConfigurationError as fault_of_it:
             return error(fault_of_it.message, fault_of_it.remedy or "use another subagent")
-        take_label(run, label)
         policy = resolved.context_policy
         wanted = Delegation(
             definition=definition,
