@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Final, Literal
 
 import msgspec
 
+from retinue.damage import UNREADABLE, damaged
 from retinue.messages import AssistantMessage, BlobRef, CallRef, OutputSpec, Usage, UserMessage
 from retinue.ops import Record
 from retinue.rows import ForkPoint, ThreadKey
@@ -360,13 +361,19 @@ def decode(record: Record) -> Event:
     """The event of a stored record, with its place in the journal filled in.
 
     Raises:
-        msgspec.ValidationError: if the body of a known type does not fit it (a damaged ledger).
+        LedgerUnavailable: `damaged`, if the body of a known type does not fit it.
     """
     decoder = _DECODERS.get(record.type)
     if decoder is None:
         event: Event = UnknownEvent(type=record.type, body=msgspec.Raw(record.body))
     else:
-        event = decoder.decode(record.body)
+        try:
+            event = decoder.decode(record.body)
+        except UNREADABLE as error:
+            key = record.key
+            place = f"`{key.session}/{key.thread}`" + (f" of user `{key.user}`" if key.user else "")
+            what = f"record {record.seq} of {place} (table `event`, generation {record.generation}, type `{record.type}`)"
+            raise damaged(what, error) from error
     return msgspec.structs.replace(event, key=record.key, run_id=record.run, seq=record.seq, at=record.at)
 
 

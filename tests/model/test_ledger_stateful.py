@@ -5,6 +5,7 @@ afterwards the same reads. Beside the model, what the design promises is checked
 """
 
 import asyncio
+import hashlib
 import os
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
@@ -307,7 +308,7 @@ class LedgersAndModel(RuleBasedStateMachine):
             case "no draft":
                 self.commit(DropDraft(key, number))
             case "blob":
-                self.commit(PutBlob(number, number.encode()))
+                self.commit(PutBlob(hashlib.sha256(number.encode()).hexdigest(), number.encode()))
             case "state":
                 self.commit(PutState("", "ses", number, msgspec.Raw(number.encode())))
             case "hide":

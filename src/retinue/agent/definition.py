@@ -11,6 +11,7 @@ from retinue.agent.output import OutputType
 from retinue.agent.ports import CallHandler, Gate
 from retinue.agent.results import with_reading
 from retinue.config import ChatClientConfig
+from retinue.damage import UNREADABLE, damaged
 from retinue.models.port import ChatModel, Envelope, ToolSpec
 from retinue.secrets import Redactor
 
@@ -39,9 +40,16 @@ def make_envelope(instructions: str, tools: Mapping[str, CallHandler], settings:
 
 
 def envelope_from_blob(blob: bytes, digest: str) -> Envelope:
-    """The envelope that was stored: a resumed run sends the same bytes, whatever the code says today."""
-    stored = msgspec.json.decode(blob, type=_Stored)
-    settings = msgspec.convert(stored.settings, ChatClientConfig)
+    """The envelope that was stored: a resumed run sends the same bytes, whatever the code says today.
+
+    Raises:
+        LedgerUnavailable: `damaged`.
+    """
+    try:
+        stored = msgspec.json.decode(blob, type=_Stored)
+        settings = msgspec.convert(stored.settings, ChatClientConfig)
+    except UNREADABLE as error:
+        raise damaged(f"the row `{digest}` of table `blob`, an envelope,", error) from error
     return Envelope(instructions=stored.instructions, tools=tuple(stored.tools), settings=settings, digest=digest, wire={})
 
 

@@ -11,6 +11,7 @@ from typing import Final, Literal, Protocol, TypeAlias
 import msgspec
 
 from retinue.agent.projection import OpenCalls, Projection
+from retinue.damage import UNREADABLE, damaged
 from retinue.messages import CallRef, OutputSpec, ToolCall
 from retinue.rows import Mail
 
@@ -141,8 +142,15 @@ _LIMIT_REASONS: Final[Mapping[str, tuple[str, str, str]]] = {
 
 
 def read_answer(mail: Mail) -> AnswerMail:
-    """The answer in a mail of kind `answer`."""
-    return _answer_decoder.decode(mail.body)
+    """The answer in a mail of kind `answer`.
+
+    Raises:
+        LedgerUnavailable: `damaged`.
+    """
+    try:
+        return _answer_decoder.decode(mail.body)
+    except UNREADABLE as error:
+        raise damaged(f"the row `{mail.mail_id}` of table `mail`, an answer,", error) from error
 
 
 def next_step(projection: Projection, mail: Sequence[Mail], tools: Mapping[str, Kind]) -> Step:

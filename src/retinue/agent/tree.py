@@ -15,6 +15,7 @@ from retinue.agent.slots import Slots
 from retinue.clock import Clock
 from retinue.config import Limits
 from retinue.errors import LedgerError
+from retinue.damage import UNREADABLE, damaged
 from retinue.events import (
     Event,
     PermissionRequest,
@@ -211,11 +212,18 @@ class Tree:
         return state.get(name) == b'"allow"'
 
     async def session_state(self, user: str, session: str) -> dict[str, Any]:
-        """The state that middleware keeps in a session, as the ledger has it now; one object for all runs of the tree."""
+        """The state that middleware keeps in a session, as the ledger has it now; one object for all runs of the tree.
+
+        Raises:
+            LedgerUnavailable: `damaged`, or as `Ledger.state`.
+        """
         kept = self._states.setdefault((user, session), {})
         for name, raw in (await self.services.ledger.state(user, session)).items():
             if name.startswith(MIDDLEWARE_STATE):
-                kept[name.removeprefix(MIDDLEWARE_STATE)] = msgspec.json.decode(raw)
+                try:
+                    kept[name.removeprefix(MIDDLEWARE_STATE)] = msgspec.json.decode(raw)
+                except UNREADABLE as error:
+                    raise damaged(f"the row `{name}` of session `{session}` in table `state`", error) from error
         return kept
 
     def stop_of(self, lineage: Sequence[str]) -> str | None:

@@ -9,8 +9,6 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from retinue.agent.projection import Projection, project
 from retinue.clock import Clock, SystemClock
 from retinue.config import ChatClientConfig
@@ -110,7 +108,10 @@ async def check_runs(ledger: Ledger) -> AsyncIterator[Finding]:
             yield Finding(
                 severity="warning", code="orphaned_run", text=text, remedy=f"`retinue resume {row.run_id}` goes on with it"
             )
-        fault = await _run_fault(ledger, row)
+        try:
+            fault = await _run_fault(ledger, row)
+        except LedgerUnavailable as error:
+            fault = error.message
         if fault is not None:
             remedy = f"restore the ledger from a copy, or cancel the run; `retinue explain {row.run_id}` says more"
             yield Finding(
@@ -127,10 +128,7 @@ async def _run_fault(ledger: Ledger, row: RunRow) -> str | None:
     journal = await ledger.journal(row.key)
     if journal is None:
         return f"its thread `{row.key.session}/{row.key.thread}` is not there"
-    try:
-        projection = project(journal.own, journal.inherited)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        return f"its journal cannot be read: {error}"
+    projection = project(journal.own, journal.inherited)
     if projection.finished is not None and projection.run_id == row.run_id:
         return f"its journal says that it has ended ({projection.finished.status}), its row that it is {row.state}"
     if projection.envelope_hash and await ledger.blob(projection.envelope_hash) is None:

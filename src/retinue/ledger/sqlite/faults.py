@@ -14,7 +14,11 @@ _MEANINGS: Final[dict[int, tuple[str, str, str]]] = {
     sqlite3.SQLITE_CANTOPEN: ("cannot_open", "it cannot be opened", "check that the folder exists and that this user may use it"),
     sqlite3.SQLITE_PERM: ("cannot_open", "it cannot be opened", "give this user permission for the file and its folder"),
     sqlite3.SQLITE_NOTADB: ("not_a_ledger", "it is not an SQLite database", "name another file for the ledger"),
-    sqlite3.SQLITE_CORRUPT: ("damaged", "it is damaged", "restore it from a copy; `sqlite3 FILE .recover` may save what is left"),
+    sqlite3.SQLITE_CORRUPT: (
+        "damaged",
+        "it is damaged",
+        "`retinue doctor` says more; restore it from a copy; `sqlite3 FILE .recover` may save what is left",
+    ),
     sqlite3.SQLITE_BUSY: (
         "busy",
         "another process keeps it locked",
@@ -35,6 +39,8 @@ def unavailable(path: str, error: BaseException) -> LedgerUnavailable:
         code = sqlite3.SQLITE_BUSY
     elif code == -1 and "full" in str(error):
         code = sqlite3.SQLITE_FULL
+    elif "decode to UTF-8" in str(error):  # Python's own: a column of text holds something else
+        code = sqlite3.SQLITE_CORRUPT
     name, meaning, remedy = _MEANINGS.get(
         sqlite3.SQLITE_BUSY if code in (sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL) else code,
         ("ledger_unavailable", "it cannot be used", "check the file and its disk"),

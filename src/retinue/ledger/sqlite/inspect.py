@@ -13,13 +13,14 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from retinue.damage import UNREADABLE
 from retinue.errors import LedgerUnavailable
 from retinue.events import RunStartedEvent, ToolCallResultEvent, decode
 from retinue.ledger.sqlite.faults import unavailable
 from retinue.ledger.sqlite.filesystem import filesystem_type, refuse_network
 from retinue.ledger.sqlite.schema import APPLICATION_ID, MIGRATIONS
 from retinue.ops import Record
-from retinue.rows import InvocationRow, RequestRow, RunRow, ThreadKey, ThreadRow
+from retinue.rows import InvocationRow, Mail, OwnerRow, RequestRow, RunRow, ThreadKey, ThreadRow
 
 __all__ = ["Finding", "Severity", "inspect"]
 
@@ -173,8 +174,8 @@ def _records(database: sqlite3.Connection) -> Iterator[Finding]:
         place = f"record {seq} of `{session}/{thread}` (generation {generation})"
         try:
             event = decode(Record(ThreadKey("", session, thread), generation, seq, *rest))
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            yield _damage("record", f"{place}, of type `{rest[0]}`, cannot be read: {error}")
+        except LedgerUnavailable as error:
+            yield _damage("record", f"{place}, of type `{rest[0]}`, cannot be read: {error.__cause__}")
             continue
         wanted: list[str] = []
         if isinstance(event, RunStartedEvent) and event.envelope_hash:
@@ -192,13 +193,15 @@ def _rows(database: sqlite3.Connection) -> Iterator[Finding]:
         ("run", "run_id", RunRow),
         ("invocation", "invocation_id", InvocationRow),
         ("request", "request_id", RequestRow),
+        ("owner", "owner_id", OwnerRow),
+        ("mail", "mail_id", Mail),
     )
     for table, name, kind in kinds:
         decoder = msgspec.json.Decoder(kind)
-        for row_id, body in database.execute(f"SELECT {name}, body FROM {table}"):
+        for row_id, body in database.execute(f"SELECT {name}, body FROM {table} WHERE body IS NOT NULL"):
             try:
                 decoder.decode(body)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            except UNREADABLE as error:
                 yield _damage("row", f"the row of {table} `{row_id}` cannot be read: {error}")
 
 

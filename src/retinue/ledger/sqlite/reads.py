@@ -2,10 +2,12 @@
 
 import sqlite3
 from collections.abc import Callable, Sequence
+from hashlib import sha256
 from typing import Any, Final, TypeVar
 
 import msgspec
 
+from retinue.damage import UNREADABLE, damaged
 from retinue.ledger import rules
 from retinue.ledger.port import Journal
 from retinue.ledger.sqlite.schema import IS_UNFINISHED
@@ -40,15 +42,9 @@ __all__ = [
 
 _T = TypeVar("_T")
 
-_thread_row: Final = msgspec.json.Decoder(ThreadRow).decode
-_run_row: Final = msgspec.json.Decoder(RunRow).decode
-_invocation_row: Final = msgspec.json.Decoder(InvocationRow).decode
-_request_row: Final = msgspec.json.Decoder(RequestRow).decode
-_mail: Final = msgspec.json.Decoder(Mail).decode
-_owner_row: Final = msgspec.json.Decoder(OwnerRow).decode
-
 _THREADS: Final = (
-    "SELECT t.id, t.body, t.generation, t.head, t.updated_at, b.user, b.session, b.thread, f.base_generation, f.base_seq"
+    "SELECT t.body, t.user, t.session, t.thread, t.id, t.generation, t.head, t.updated_at,"
+    " b.user, b.session, b.thread, f.base_generation, f.base_seq"
     " FROM thread t LEFT JOIN fork f ON f.thread_id = t.id AND f.generation = t.generation"
     " LEFT JOIN thread b ON b.id = f.base_id WHERE t.deleted = 0"
 )
@@ -96,7 +92,7 @@ def journal(db: sqlite3.Connection, segments: Segments, key: ThreadKey) -> Journ
         found = db.execute(_THREADS + _BY_KEY, key).fetchone()
         if found is None:
             return None
-        row, thread_id = _to_thread(found), found[0]
+        row, thread_id = _to_thread(found), found[4]
         inherited: list[Record] = []
         if row.base is not None:
             for base_id, user, session, name, generation, seq in db.execute(_PIECES, (thread_id, row.generation)).fetchall():
@@ -116,12 +112,12 @@ def records(db: sqlite3.Connection, key: ThreadKey, generation: int, after: int,
 
 def run(db: sqlite3.Connection, run_id: str) -> RunRow | None:
     """See `Ledger.run`."""
-    return _one(db, "SELECT body FROM run WHERE run_id = ?", (run_id,), _to_run)
+    return _one(db, "SELECT body, run_id FROM run WHERE run_id = ?", (run_id,), _to_run)
 
 
 def last_run(db: sqlite3.Connection, key: ThreadKey) -> RunRow | None:
     """See `Ledger.last_run`."""
-    sql = "SELECT body FROM run WHERE user = ? AND session = ? AND thread = ? ORDER BY pos DESC LIMIT 1"
+    sql = "SELECT body, run_id FROM run WHERE user = ? AND session = ? AND thread = ? ORDER BY pos DESC LIMIT 1"
     return _one(db, sql, key, _to_run)
 
 
@@ -135,12 +131,12 @@ def runs(db: sqlite3.Connection, states: Sequence[RunState], roots_only: bool, u
             sql += f" AND {IS_UNFINISHED}"
     if roots_only:
         sql += " AND root = run_id"
-    return _all(db, f"SELECT body FROM run WHERE 1{sql} ORDER BY pos DESC LIMIT ?", (*values, limit), _to_run)
+    return _all(db, f"SELECT body, run_id FROM run WHERE 1{sql} ORDER BY pos DESC LIMIT ?", (*values, limit), _to_run)
 
 
 def tree(db: sqlite3.Connection, root_run: str) -> list[RunRow]:
     """See `Ledger.tree`."""
-    sql = "SELECT body FROM run WHERE (run_id = ?1 AND root = ?1) OR (root = ?1 AND root <> run_id) ORDER BY pos"
+    sql = "SELECT body, run_id FROM run WHERE (run_id = ?1 AND root = ?1) OR (root = ?1 AND root <> run_id) ORDER BY pos"
     return _all(db, sql, (root_run,), _to_run)
 
 
@@ -151,7 +147,7 @@ def cancel_intent(db: sqlite3.Connection, lineage: Sequence[str]) -> str | None:
 
 def invocation(db: sqlite3.Connection, invocation_id: str) -> InvocationRow | None:
     """See `Ledger.invocation`."""
-    return _one(db, "SELECT body FROM invocation WHERE invocation_id = ?", (invocation_id,), _to_invocation)
+    return _one(db, "SELECT body, invocation_id FROM invocation WHERE invocation_id = ?", (invocation_id,), _to_invocation)
 
 
 def invocations(
@@ -168,12 +164,12 @@ def invocations(
     if root_run is not None:  # in these words, so that there is an index for each half
         sql += " AND ((parent_run = ? AND root_run = ?) OR (root_run = ? AND root_run <> parent_run))"
         values += [root_run] * 3
-    return _all(db, f"SELECT body FROM invocation WHERE 1{sql} ORDER BY pos", values, _to_invocation)
+    return _all(db, f"SELECT body, invocation_id FROM invocation WHERE 1{sql} ORDER BY pos", values, _to_invocation)
 
 
 def request(db: sqlite3.Connection, request_id: str) -> RequestRow | None:
     """See `Ledger.request`."""
-    return _one(db, "SELECT body FROM request WHERE request_id = ?", (request_id,), _to_request)
+    return _one(db, "SELECT body, request_id FROM request WHERE request_id = ?", (request_id,), _to_request)
 
 
 def requests(
@@ -190,13 +186,17 @@ def requests(
     if root is not None:
         sql += " AND root_user = ? AND root_session = ? AND root_thread = ?"
         values += root
-    return _all(db, f"SELECT body FROM request WHERE 1{sql} ORDER BY pos", values, _to_request)
+    return _all(db, f"SELECT body, request_id FROM request WHERE 1{sql} ORDER BY pos", values, _to_request)
 
 
 def mail(db: sqlite3.Connection, key: ThreadKey) -> list[Mail]:
     """See `Ledger.mail`."""
-    sql = "SELECT m.body FROM mail m JOIN thread t ON t.id = m.thread_id WHERE m.body IS NOT NULL" + _BY_KEY + " ORDER BY m.pos"
-    return _all(db, sql, key, lambda found: _mail(found[0]))
+    sql = (
+        "SELECT m.body, m.mail_id FROM mail m JOIN thread t ON t.id = m.thread_id WHERE m.body IS NOT NULL"
+        + _BY_KEY
+        + " ORDER BY m.pos"
+    )
+    return _all(db, sql, key, _to_mail)
 
 
 def draft(db: sqlite3.Connection, key: ThreadKey) -> Draft | None:
@@ -210,7 +210,7 @@ def draft(db: sqlite3.Connection, key: ThreadKey) -> Draft | None:
 
 def blob(db: sqlite3.Connection, digest: str) -> bytes | None:
     """See `Ledger.blob`."""
-    return _one(db, "SELECT data FROM blob WHERE digest = ?", (digest,), lambda found: bytes(found[0]))
+    return _one(db, "SELECT data, digest FROM blob WHERE digest = ?", (digest,), _to_blob)
 
 
 def state(db: sqlite3.Connection, user: str, session: str) -> dict[str, bytes]:
@@ -220,7 +220,7 @@ def state(db: sqlite3.Connection, user: str, session: str) -> dict[str, bytes]:
 
 def owner(db: sqlite3.Connection, owner_id: str) -> OwnerRow | None:
     """See `Ledger.owner`."""
-    return _one(db, "SELECT body FROM owner WHERE owner_id = ?", (owner_id,), lambda found: _owner_row(found[0]))
+    return _one(db, "SELECT body, owner_id FROM owner WHERE owner_id = ?", (owner_id,), _to_owner)
 
 
 def _one(db: sqlite3.Connection, sql: str, values: Sequence[Any], make: Callable[[Any], _T]) -> _T | None:
@@ -239,20 +239,37 @@ def _where(wanted: dict[str, Any]) -> tuple[str, list[Any]]:
     return "".join(f" AND {name} = ?" for name in given), list(given.values())
 
 
+def _reader(table: str, kind: type[_T]) -> Callable[[Any], _T]:
+    """What makes a row of what was found: its body, then the columns of its key."""
+    decode = msgspec.json.Decoder(kind).decode
+
+    def made(found: Any) -> _T:
+        try:
+            return decode(found[0])
+        except UNREADABLE as error:
+            key = "/".join(str(part) for part in found[1:4] if part != "")
+            raise damaged(f"the row `{key}` of table `{table}`", error) from error
+
+    return made
+
+
+_to_run: Final = _reader("run", RunRow)
+_to_invocation: Final = _reader("invocation", InvocationRow)
+_to_request: Final = _reader("request", RequestRow)
+_to_mail: Final = _reader("mail", Mail)
+_to_owner: Final = _reader("owner", OwnerRow)
+_stored_thread: Final = _reader("thread", ThreadRow)
+
+
 def _to_thread(found: Any) -> ThreadRow:
-    _, body, generation, head, updated_at, user, session, name, base_generation, base_seq = found
+    generation, head, updated_at, user, session, name, base_generation, base_seq = found[5:]
     base = None if user is None else ForkPoint(ThreadKey(user, session, name), base_generation, base_seq)
-    row = _thread_row(body)
+    row = _stored_thread(found)
     return msgspec.structs.replace(row, generation=generation, head=head, updated_at=updated_at, base=base)
 
 
-def _to_run(found: Any) -> RunRow:
-    return _run_row(found[0])
-
-
-def _to_invocation(found: Any) -> InvocationRow:
-    return _invocation_row(found[0])
-
-
-def _to_request(found: Any) -> RequestRow:
-    return _request_row(found[0])
+def _to_blob(found: Any) -> bytes:
+    data, digest = found
+    if not isinstance(data, bytes) or sha256(data).hexdigest() != digest:
+        raise damaged(f"the row `{digest}` of table `blob`", "its bytes are not what their hash says")
+    return data

@@ -11,6 +11,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from retinue.damage import UNREADABLE, damaged
 from retinue.ids import made_at
 from retinue.ledger import rules
 from retinue.ledger.sqlite.locks import OwnerLocks
@@ -114,7 +115,7 @@ def _remove_rows(execute: Execute, gone: int, key: ThreadKey) -> None:
     execute("DELETE FROM invocation WHERE child_user = ? AND child_session = ? AND child_thread = ?", key)
     for root in {root for _, root in runs}:
         for request_id, body in execute("SELECT request_id, body FROM request WHERE root_run = ?", (root,)).fetchall():
-            if _request_row(body).key == key:
+            if _asked_in(request_id, body) == key:
                 execute("DELETE FROM request WHERE request_id = ?", (request_id,))
     execute(f"DELETE FROM run WHERE {_KEY}", key)
     for table in ("fork", "mail", "draft"):
@@ -125,6 +126,13 @@ def _remove_rows(execute: Execute, gone: int, key: ThreadKey) -> None:
         " AND NOT EXISTS (SELECT 1 FROM thread t WHERE t.user = state.user AND t.session = state.session)",
         key[:2],
     )
+
+
+def _asked_in(request_id: str, body: bytes) -> ThreadKey:
+    try:
+        return _request_row(body).key
+    except UNREADABLE as error:
+        raise damaged(f"the row `{request_id}` of table `request`", error) from error
 
 
 def _adopt(execute: Execute, gone: int, heir: int, generation: int, base_generation: int, base_seq: int) -> None:
@@ -207,9 +215,15 @@ def drop_mail(execute: Execute, until: int, after: int) -> tuple[int, int | None
 
 
 def drop_owners(execute: Execute, locks: OwnerLocks) -> int:
-    """Owners that are dead, but for those that an unfinished run names: one wants to know who held it."""
+    """Owners that are dead, but for those that an unfinished run names: one wants to know who held it.
+
+    A damaged row may name any of them: then all are kept.
+    """
     states = execute(f"SELECT body FROM run WHERE {IS_UNFINISHED}")
-    held = {_run_row(body).owner for (body,) in states.fetchall()}
+    try:
+        held = {_run_row(body).owner for (body,) in states.fetchall()}
+    except UNREADABLE:
+        return 0
     dead = [
         (owner_id,)
         for (owner_id,) in execute("SELECT owner_id FROM owner").fetchall()

@@ -1,5 +1,6 @@
 """Checks of what is current: runs, invocations and requests with their state tables, cancel intents, mail, drafts, owners."""
 
+import hashlib
 from collections.abc import Iterable
 from enum import StrEnum
 from typing import TypeVar
@@ -205,8 +206,9 @@ async def a_draft_is_overwritten_and_dropped(ledger: Ledger) -> None:
 
 @check
 async def blobs_are_kept_by_hash(ledger: Ledger) -> None:
-    await ledger.commit([PutBlob("aa", b"\x00\xff"), PutBlob("aa", b"\x00\xff"), PutBlob("bb", b"")])
-    same((await ledger.blob("aa"), await ledger.blob("bb"), await ledger.blob("cc")), (b"\x00\xff", b"", None))
+    stored, empty, missing = (hashlib.sha256(data).hexdigest() for data in (b"\x00\xff", b"", b"x"))
+    await ledger.commit([PutBlob(stored, b"\x00\xff"), PutBlob(stored, b"\x00\xff"), PutBlob(empty, b"")])
+    same([await ledger.blob(digest) for digest in (stored, empty, missing)], [b"\x00\xff", b"", None])
 
 
 @check
