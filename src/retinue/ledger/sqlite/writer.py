@@ -108,8 +108,11 @@ class Writer:
         """One transaction for the batch. A fault of the store fails all of it, and nothing of it is written."""
         try:
             writes = self._begin()
-            for job in jobs:
-                self._attempt(job, writes, savepoint=len(jobs) > 1)
+            if not self._all_whole(jobs, writes):
+                self._rollback()
+                writes = self._begin()
+                for job in jobs:
+                    self._attempt(job, writes, savepoint=True)
             if all(job.error is not None for job in jobs):
                 self._rollback()
             else:
@@ -154,10 +157,22 @@ class Writer:
         assert self._connection is not None
         return self._connection.execute(f"PRAGMA {name}").fetchone()[0]
 
+    def _all_whole(self, jobs: list[Job[Any]], writes: Writes) -> bool:
+        """Carry the batch out without savepoints, which cost a copy of each page. False if a job was refused when it had
+        written something: that can only be taken back with everything, unless there was no other."""
+        assert self._connection is not None
+        for job in jobs:
+            before = self._connection.total_changes
+            self._attempt(job, writes, savepoint=False)
+            if job.error is not None and len(jobs) > 1 and self._connection.total_changes != before:
+                return False
+        return True
+
     def _attempt(self, job: Job[Any], writes: Writes, *, savepoint: bool) -> None:
         assert self._connection is not None
         execute = self._connection.execute
         locked = len(writes.registered), len(writes.dropped)
+        job.result = job.error = None  # of an attempt that was taken back
         if savepoint:
             execute("SAVEPOINT job")
         try:
