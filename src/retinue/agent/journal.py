@@ -16,7 +16,7 @@ from retinue.agent.projection import Projection
 from retinue.agent.redacting import clean_op
 from retinue.clock import Clock
 from retinue.events import Event, encode
-from retinue.ledger.port import Ledger
+from retinue.ledger.port import Ledger, Outcome
 from retinue.models.text import mend_all
 from retinue.ops import Append, CreateThread, NewEvent, Op, PutRun, Receipt
 from retinue.rows import RunRow, ThreadKey, ThreadRow
@@ -43,22 +43,19 @@ class Batch:
         self.told.extend(other.told)
 
 
-async def settle(future: "asyncio.Future[Receipt]") -> None:
-    """Wait until a commit's fate is known; the future holds it. The cancellation of a caller is raised after that (M1)."""
-    cancelled: asyncio.CancelledError | None = None
-    while not future.done():
+async def settle(outcome: Outcome[Receipt]) -> None:
+    """Wait until a commit's fate is known; the outcome holds it. The cancellation of a caller is raised after that (M1)."""
+    if not outcome.done():
         try:
-            await asyncio.wait((future,))
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        raise cancelled
+            await outcome
+        except Exception:  # noqa: BLE001 (whoever asks the outcome is told)
+            return
 
 
 class _InFlight(NamedTuple):
     """A commit on its way: its future, and what would be lost if it failed."""
 
-    future: "asyncio.Future[Receipt]"
+    future: Outcome[Receipt]
     events: list[Event]
     ops: list[Op]
 
@@ -251,11 +248,11 @@ class RunJournal:
             self._telling += 1
             last.add_done_callback(partial(self._told_later, batch.told))
 
-    def _told_later(self, told: list[Told], future: "asyncio.Future[Receipt]") -> None:
+    def _told_later(self, told: list[Told], future: Outcome[Receipt]) -> None:
         self._telling -= 1
         self._told(told, future)
 
-    def _told(self, told: list[Told], future: "asyncio.Future[Receipt] | None" = None) -> None:
+    def _told(self, told: list[Told], future: Outcome[Receipt] | None = None) -> None:
         if future is None or future.exception() is None:
             for tell in told:
                 tell()

@@ -3,11 +3,10 @@
 The reference for other backends: it keeps each promise of `port` in the plainest way.
 """
 
-import asyncio
 from collections.abc import Callable, Sequence
 
 from retinue.ledger import rules, tables_removal
-from retinue.ledger.port import COLLECT_GRACE_MS, Collected, Journal
+from retinue.ledger.port import COLLECT_GRACE_MS, Collected, Journal, Outcome
 from retinue.ledger.tables import Tables
 from retinue.ops import Draft, Op, Receipt, Record
 from retinue.rows import InvocationRow, Mail, OwnerRow, RequestRow, RunRow, ThreadKey, ThreadRow
@@ -38,9 +37,9 @@ class MemoryLedger:
         """See `Ledger`. Never suspends."""
         return self._commit(ops)
 
-    def submit(self, ops: Sequence[Op]) -> asyncio.Future[Receipt]:
-        """See `Ledger`. The future is done already."""
-        future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+    def submit(self, ops: Sequence[Op]) -> Outcome[Receipt]:
+        """See `Ledger`. It is known already."""
+        future: Outcome[Receipt] = Outcome()
         try:
             future.set_result(self._commit(ops))
         except Exception as error:  # noqa: BLE001 (the future holds it)

@@ -6,7 +6,7 @@ sees every commit whose receipt was given. A ledger belongs to one event loop; s
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
@@ -14,7 +14,9 @@ from retinue.ops import Draft, Op, Receipt, Record
 from retinue.rows import InvocationRow, Mail, OwnerRow, RequestRow, RunRow, ThreadKey, ThreadRow
 from retinue.states import InvocationState, RequestState, RunState
 
-__all__ = ["COLLECT_GRACE_MS", "Collected", "Journal", "Ledger"]
+__all__ = ["COLLECT_GRACE_MS", "Collected", "Journal", "Ledger", "Outcome"]
+
+_T = TypeVar("_T")
 
 COLLECT_GRACE_MS: Final = 24 * 3600 * 1000
 """How long what nobody refers to any more is kept while other processes may be about to refer to it again (24 h)."""
@@ -49,6 +51,16 @@ class Collected(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return Collected(**{name: mine[name] + more[name] for name in mine})
 
 
+class Outcome(asyncio.Future[_T]):
+    """A future that cannot be cancelled. A task that is cancelled while it waits for one goes on waiting until it is
+    known, and only then is the cancellation raised: asyncio keeps it for the task's next step.
+    """
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        """Refuse."""
+        return False
+
+
 class Ledger(Protocol):
     """The store of threads, events, runs, invocations, requests, mail, session state, blobs and owners."""
 
@@ -79,10 +91,10 @@ class Ledger(Protocol):
         """
         ...
 
-    def submit(self, ops: Sequence[Op]) -> asyncio.Future[Receipt]:
+    def submit(self, ops: Sequence[Op]) -> Outcome[Receipt]:
         """Hand a commit in without waiting: its place in the order is taken before this returns.
 
-        The future holds what `commit` would return or raise. Nobody needs to await it at once; cancelling it changes nothing.
+        The outcome holds what `commit` would return or raise. Nobody needs to await it at once, and nobody can cancel it.
         """
         ...
 

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Literal, cast
 
 from retinue.errors import LedgerUnavailable
-from retinue.ledger.port import Ledger
+from retinue.ledger.port import Ledger, Outcome
 from retinue.ops import Op, PutOwner, Receipt
 from retinue.testing.clock import VirtualClock
 
@@ -64,7 +64,7 @@ class MortalProcess:
         self.on_death: Callable[[], None] = lambda: None
         self.on_commit: Callable[[Sequence[Op]], None] = lambda _ops: None
         self._owners: set[str] = set()
-        self._queue: deque[tuple[tuple[Op, ...], asyncio.Future[Receipt]]] = deque()
+        self._queue: deque[tuple[tuple[Op, ...], Outcome[Receipt]]] = deque()
         self._pump: asyncio.Task[None] | None = None
         self._death: tuple[int, Literal["before", "after"]] | None = None
         self.ledger = cast("Ledger", _View(self))
@@ -90,9 +90,9 @@ class MortalProcess:
         """Whether a commit waits or is being carried out."""
         return bool(self._queue)
 
-    def submit(self, ops: Sequence[Op]) -> asyncio.Future[Receipt]:
+    def submit(self, ops: Sequence[Op]) -> Outcome[Receipt]:
         """See `Ledger.submit`. Commits are carried out one after the other, in the order of `submit`."""
-        future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+        future: Outcome[Receipt] = Outcome()
         if not self.alive:
             _fail(future, _killed())
             return future
@@ -112,7 +112,7 @@ class MortalProcess:
                     self._queue.popleft()
             self._pump = None
 
-    async def _carry_out(self, ops: tuple[Op, ...], future: asyncio.Future[Receipt]) -> None:
+    async def _carry_out(self, ops: tuple[Op, ...], future: Outcome[Receipt]) -> None:
         if self._dies("before"):
             self.kill()
         if not self.alive:
@@ -162,7 +162,7 @@ class _View:
     async def close(self) -> None:
         """The store stays open: others use it."""
 
-    def submit(self, ops: Sequence[Op]) -> asyncio.Future[Receipt]:
+    def submit(self, ops: Sequence[Op]) -> Outcome[Receipt]:
         return self._process.submit(ops)
 
     async def commit(self, ops: Sequence[Op]) -> Receipt:
@@ -189,6 +189,6 @@ def _killed() -> LedgerUnavailable:
     return LedgerUnavailable("this process was killed by the test", code="killed", remedy="open another one on the same store")
 
 
-def _fail(future: asyncio.Future[Receipt], error: Exception) -> None:
+def _fail(future: Outcome[Receipt], error: Exception) -> None:
     future.set_exception(error)
     future.exception()  # seen: whoever does not await it does not want it logged

@@ -1,12 +1,12 @@
 """A scripted model and a ledger in memory that keep what they were asked: to look at requests and commits, in one process."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from retinue.ledger.memory import MemoryLedger
+from retinue.ledger.port import Outcome
 from retinue.messages import Message, ToolResult
 from retinue.models.port import Emit, ModelAnswer, ModelRequest
 from retinue.models.script import ScriptSource
@@ -50,7 +50,7 @@ class RecordingLedger(MemoryLedger):
         self.commits.append(tuple(ops))
         return receipt
 
-    def submit(self, ops: Sequence[Op]) -> asyncio.Future[Receipt]:
+    def submit(self, ops: Sequence[Op]) -> Outcome[Receipt]:
         """See `Ledger`."""
         future = super().submit(ops)
         if future.exception() is None:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from retinue.ledger import rules
-from retinue.ledger.port import Collected
+from retinue.ledger.port import Collected, Outcome
 from retinue.ledger.sqlite import removal
-from retinue.ledger.sqlite.worker import Job, Outcome
+from retinue.ledger.sqlite.worker import Job
 from retinue.ledger.sqlite.writer import Writer
 
 __all__ = ["Collection", "Look", "Looker"]

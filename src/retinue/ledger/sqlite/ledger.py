@@ -13,14 +13,14 @@ from typing import Any, TypeVar
 
 from retinue.errors import ConfigurationError
 from retinue.ledger import rules
-from retinue.ledger.port import COLLECT_GRACE_MS, Collected, Journal
+from retinue.ledger.port import COLLECT_GRACE_MS, Collected, Journal, Outcome
 from retinue.ledger.sqlite import reads, removal
 from retinue.ledger.sqlite.collecting import Collection, Looker
 from retinue.ledger.sqlite.faults import unavailable
 from retinue.ledger.sqlite.filesystem import filesystem_type
 from retinue.ledger.sqlite.locks import OwnerLocks
 from retinue.ledger.sqlite.segments import Segments
-from retinue.ledger.sqlite.worker import Batches, Job, Outcome, failed
+from retinue.ledger.sqlite.worker import Batches, Job, failed
 from retinue.ledger.sqlite.writer import CommitHooks, Durability, Writer
 from retinue.ops import Draft, Op, Receipt, Record
 from retinue.rows import InvocationRow, Mail, OwnerRow, RequestRow, RunRow, ThreadKey, ThreadRow

@@ -9,22 +9,14 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-__all__ = ["Batches", "Job", "Outcome", "Role", "failed"]
+from retinue.ledger.port import Outcome
+
+__all__ = ["Batches", "Job", "Role", "failed"]
 
 _T = TypeVar("_T")
 
 BATCH_LIMIT: Final = 256
 """The most jobs of one batch, so that no batch holds the write lock for long."""
-
-
-class Outcome(asyncio.Future[_T]):
-    """A future that cannot be cancelled. A task that is cancelled while it waits for one goes on waiting until it is
-    known, and only then is the cancellation raised: asyncio keeps it for the task's next step.
-    """
-
-    def cancel(self, msg: Any | None = None) -> bool:
-        """Refuse."""
-        return False
 
 
 def failed(error: BaseException) -> Outcome[Any]:

@@ -136,7 +136,7 @@ async def what_is_handed_in_is_fixed(ledger: Ledger) -> None:
 @check
 async def a_handed_in_commit_cannot_be_taken_back(ledger: Ledger) -> None:
     key = key_of()
-    ledger.submit([create(key)]).cancel()
+    same(ledger.submit([create(key)]).cancel(), False)
     await ledger.submit([append(key, 0, "a")])
     same(seen(await ledger.journal(key)), ["a"])
 
