@@ -25,7 +25,7 @@ from retinue.config import (
 )
 from retinue.errors import ConfigurationError, ThreadBusy, UnknownId
 from retinue.events import Event, PermissionRequest
-from retinue.harness.checks import check_agent_arguments, check_context, check_text
+from retinue.harness.checks import check_agent_arguments, check_context, check_text, ledger_files
 from retinue.harness.driving import Driver
 from retinue.harness.requests import answer_request, request_view
 from retinue.harness.results import RunResult
@@ -195,6 +195,7 @@ class Agent:
             capabilities=self._capabilities,
             roster=self._roster(context),
             ceiling=self.limits.max_depth,
+            reserved=ledger_files(self.runtime.ledger),
             leaf=self._leaf is True or self._disable_subagents,
         )
 

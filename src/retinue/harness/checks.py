@@ -1,13 +1,15 @@
 """What a call of the public face must be given, checked where it is given (D-27)."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, cast
 
 from retinue.config import PermissionRules, RuntimeContext
 from retinue.errors import ConfigurationError
+from retinue.ledger.port import Ledger
 from retinue.subagents.declaration import SubAgent
 
-__all__ = ["check_agent_arguments", "check_context", "check_text"]
+__all__ = ["check_agent_arguments", "check_context", "check_text", "ledger_files"]
 
 
 def check_agent_arguments(name: str, *, model: Any, subagents: Any, permissions: Any) -> None:
@@ -48,6 +50,12 @@ def check_context(context: Any) -> None:
         raise ConfigurationError(
             f"`context` is {_kind(context)}", code="invalid_argument", remedy='give `RuntimeContext(session_id="…")`'
         )
+
+
+def ledger_files(ledger: Ledger) -> tuple[Path, ...]:
+    """The file that a ledger lies in, which no tool may touch; none for one that has no `path`."""
+    path: object = getattr(ledger, "path", None)
+    return (path,) if isinstance(path, Path) else ()
 
 
 def _kind(value: Any) -> str:

@@ -6,6 +6,7 @@ D-11, D-12), the workspace table (A-07 to A-12) and the chain of rights. Both su
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Protocol, cast, runtime_checkable
 
@@ -27,7 +28,7 @@ from retinue.subagents.run_config import ClientInheritance, SubAgentRunConfigFie
 from retinue.tools.harness import collect
 from retinue.tools.port import Capability, Tool
 from retinue.workspace.layout import Workspace
-from retinue.workspace.tools import file_tools
+from retinue.workspace.tools import FileTool, file_tools
 
 __all__ = ["Equipment", "Equippable", "ResolveModel", "assemble", "child_equipment"]
 
@@ -46,7 +47,8 @@ class Equipment:
     what is registered on this agent itself, `builtin` the file tools of its own workspace. `rules` is the chain from the
     root to this agent, `labels` the agent ids the sets belong to. `ceiling` is the smallest on the chain (D-03).
     `file_tools`: whether it and its children register file tools at all. `shares_context`: its tools may look up what the
-    root was given as `RuntimeContext.attributes`.
+    root was given as `RuntimeContext.attributes`. `reserved` are the files of the ledgers of this tree, which no file tool
+    may touch.
     """
 
     agent_id: str
@@ -65,6 +67,7 @@ class Equipment:
     roster: Roster = field(default_factory=Roster)
     workspace: Workspace | None = None
     file_tools: bool = True
+    reserved: tuple[Path, ...] = ()
     shares_context: bool = True
     output: OutputType | None = None
     depth: int = 0
@@ -92,6 +95,9 @@ def assemble(equipment: Equipment) -> AgentDefinition:
         tools[tool.spec.name] = ToolHandler(tool)
     own: set[str] = set()
     hidden: dict[str, str] = {}
+    for tool in (*equipment.builtin, *equipment.capabilities):
+        if isinstance(tool, FileTool):  # by whichever way it came to have it: an agent's ledger is closed to it
+            tool.files.reserve(equipment.reserved)
     for capability in equipment.capabilities:
         handler = _handler(equipment, capability)
         if capability.name in own:
@@ -241,6 +247,7 @@ def child_equipment(
         roster=parent.roster if resolved.surface == "roster" and not resolved.leaf else Roster(),
         workspace=parent.workspace,
         file_tools=parent.file_tools,
+        reserved=parent.reserved,
         output=_output(declaration),
         shares_context=parent.shares_context and SubAgentRunConfigFields.CONTEXT in resolved.fields,
         depth=parent.depth + 1,
@@ -384,4 +391,8 @@ def _from_factory(parent: Equipment, resolved: ResolvedDeclaration, context: Run
             remedy="return an `Agent` or a `HarnessAgent`",
         )
     equipment = made.equipment_as_child(parent, resolved.agent_id)
-    return replace(equipment, instructions=child_instructions(equipment.instructions, leaf=equipment.leaf))
+    return replace(
+        equipment,
+        instructions=child_instructions(equipment.instructions, leaf=equipment.leaf),
+        reserved=tuple(dict.fromkeys((*parent.reserved, *equipment.reserved))),
+    )

@@ -9,8 +9,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 from retinue.config import Verdict
 from retinue.workspace.errors import FileError
 from retinue.workspace.paths import shown
-from retinue.workspace.protect import protection
-from retinue.workspace.root import Opened
+from retinue.workspace.root import Opened, Root
 
 __all__ = [
     "MAX_BYTES",
@@ -47,13 +46,13 @@ class ChangedMeanwhile(Exception):
     """The file is not the one that was read."""
 
 
-def scan(opened: Opened) -> list[FileInfo]:
+def scan(tree: Root, opened: Opened) -> list[FileInfo]:
     """The entries of an open folder, sorted, without protected places and unfinished writes."""
     found: list[FileInfo] = []
     with os.scandir(opened.fd) as entries:
         for entry in entries:
             path = entry.name if opened.path == "." else f"{opened.path}/{entry.name}"
-            if protection(path, writing=False) is Verdict.DENY or _is_temporary(entry.name):
+            if tree.protection(path, writing=False) is Verdict.DENY or _is_temporary(entry.name):
                 continue
             try:
                 info = entry.stat(follow_symlinks=False)

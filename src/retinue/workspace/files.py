@@ -6,7 +6,7 @@ Errors are `FileError`s whose text a model can act on. All methods block; tools 
 import errno
 import os
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -27,7 +27,6 @@ from retinue.workspace.content import (
 from retinue.workspace.errors import FileError
 from retinue.workspace.opening import Opener
 from retinue.workspace.paths import shown
-from retinue.workspace.protect import protection
 from retinue.workspace.root import Opened, Root, explain, protected_error
 
 __all__ = ["WorkspaceFiles", "Written"]
@@ -63,13 +62,21 @@ class WorkspaceFiles:
         """The real path of the root."""
         return self.tree.path
 
+    def reserve(self, files: Iterable[str | Path]) -> None:
+        """Close ledger files that may lie in this folder, and what belongs to them, to every operation: see `Root.reserve`.
+
+        Raises:
+            ConfigurationError: the folder itself belongs to such a ledger.
+        """
+        self.tree.reserve(files)
+
     def verdict(self, path: str, *, writing: bool) -> Verdict:
         """The most that may be granted for this path now: DENY where the operation would be refused for the path's sake
         (outside, protected, or leading to a more protected place under another name)."""
         verdict = Verdict.DENY
         try:
             relative = self.tree.relative(path)
-            verdict = protection(relative, writing=writing)
+            verdict = self.tree.protection(relative, writing=writing)
             with self.tree.directory() as root:
                 if writing:
                     self.tree.target(root, relative)
@@ -162,7 +169,7 @@ class WorkspaceFiles:
             FileError: it is missing, no folder, protected or outside.
         """
         with self.opening(path, folder=True) as opened:
-            return scan(opened)
+            return scan(self.tree, opened)
 
     @contextmanager
     def opening(self, path: str, *, folder: bool = False, links: bool = True) -> Generator[Opened, None, None]:
@@ -172,7 +179,7 @@ class WorkspaceFiles:
             FileError: it is missing, protected or outside.
         """
         relative = self.tree.relative(path)
-        if protection(relative, writing=False) is Verdict.DENY:
+        if self.tree.protection(relative, writing=False) is Verdict.DENY:
             raise protected_error(path, "a place of the harness itself")
         try:
             with self.tree.directory() as root, self.tree.opened(root, relative, folder=folder, links=links) as opened:
@@ -184,7 +191,7 @@ class WorkspaceFiles:
         relative = self.tree.relative(path)
         if relative == ".":
             raise FileError(f"{shown(path)} is the workspace itself", code="not_a_file", remedy="name a file in it")
-        if protection(relative, writing=True) is Verdict.DENY:
+        if self.tree.protection(relative, writing=True) is Verdict.DENY:
             raise protected_error(path, "a place of the harness itself")
         try:
             with self.tree.directory() as root:

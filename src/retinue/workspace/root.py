@@ -7,7 +7,7 @@ the protected paths: a link, another case or a hard link does not get around the
 import errno
 import os
 import stat
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -17,7 +17,7 @@ from retinue.errors import ConfigurationError
 from retinue.workspace.errors import FileError
 from retinue.workspace.opening import PATH_ONLY, Opener, default_opener, real_path
 from retinue.workspace.paths import normalise, shown
-from retinue.workspace.protect import STATE_DIR, protection
+from retinue.workspace.protect import STATE_DIR, Reserved, folded, is_reserved, protection
 
 __all__ = ["Opened", "Root", "explain", "protected_error"]
 
@@ -39,6 +39,8 @@ class Opened(NamedTuple):
 class Root:
     """A directory that paths are relative to. Holds no descriptor between operations.
 
+    What `reserve` has been told of is refused from then on, beside what `protect` says.
+
     Raises:
         ConfigurationError: it is missing, not a directory, or inside a ledger folder.
     """
@@ -50,6 +52,8 @@ class Root:
             raise ConfigurationError(
                 f"`{self.path}` is inside of a `{STATE_DIR}` folder", code="invalid_workspace", remedy="choose another folder"
             )
+        self._files: frozenset[str] = frozenset()
+        self._reserved: tuple[Reserved, ...] = ()
         self._spellings: Sequence[str] = tuple(dict.fromkeys((str(self.path), os.path.abspath(path))))
         try:
             fd = os.open(self.path, _ROOT_FLAGS)
@@ -61,6 +65,34 @@ class Root:
             ) from error
         self._identity = _identity(os.fstat(fd))
         os.close(fd)
+
+    def reserve(self, files: Iterable[str | Path]) -> None:
+        """Close these ledger files, and what lies beside them, to every operation. Nothing opens them again.
+
+        Each is closed where it is and, if it is a link or below one, where it is written, so no spelling leads around it.
+
+        Raises:
+            ConfigurationError: the root itself lies in such a place.
+        """
+        new = {place for file in files for place in _spelled(file)} - self._files
+        if not new:
+            return
+        mine = folded(str(self.path))
+        inside: list[Reserved] = []
+        for place in sorted(new):
+            if is_reserved(mine, folded(f"{place}.owners")):
+                raise ConfigurationError(
+                    f"`{self.path}` belongs to the ledger `{place}`", code="invalid_workspace", remedy="choose another folder"
+                )
+            relative = os.path.relpath(place, self.path)
+            if relative.partition("/")[0] != "..":
+                inside.append(folded(relative))
+        self._files |= new
+        self._reserved += tuple(inside)
+
+    def protection(self, path: str, *, writing: bool) -> Verdict:
+        """`protect.protection` of a normalised path, what was reserved included."""
+        return protection(path, writing=writing, reserved=self._reserved)
 
     def relative(self, path: str) -> str:
         """The normalised path relative to the root.
@@ -99,7 +131,7 @@ class Root:
         fd = self.opener.open(root, path, _READ | (os.O_DIRECTORY if folder else 0), links=links)
         try:
             opened = Opened(fd, self._place(root, fd, path), os.fstat(fd))
-            check_place(path, opened.path, writing=False)
+            self._check_place(path, opened.path, writing=False)
             self._check_hard_link(root, path, opened.info)
             yield opened
         finally:
@@ -113,7 +145,7 @@ class Root:
             OSError: a part of it cannot be opened.
         """
         place = self.resolved(root, path)
-        check_place(path, place, writing=True)
+        self._check_place(path, place, writing=True)
         return place
 
     def resolved(self, root: int, path: str) -> str:
@@ -178,18 +210,34 @@ class Root:
             raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), path)
         return place[len(prefix) :]
 
+    def _check_place(self, path: str, place: str, *, writing: bool) -> None:
+        """Refuse a place that is protected, or protected more than its name says (a permission was asked for the name).
+
+        Raises:
+            FileError: `protected`.
+        """
+        by_name, by_place = (_STRICTNESS.index(self.protection(one, writing=writing)) for one in (path, place))
+        if Verdict.DENY in (_STRICTNESS[by_name], _STRICTNESS[by_place]):
+            raise protected_error(path, "a place of the harness itself")
+        if by_place > by_name:
+            raise FileError(
+                f"{shown(path)} is really {shown(place)}, which is protected",
+                code="protected",
+                remedy=f"use the path {shown(place)}, and the user will be asked",
+            )
+
     def _check_hard_link(self, root: int, path: str, info: os.stat_result) -> None:
         """Refuse a file that is a second name of one in a protected folder."""
         if info.st_nlink < 2 or not stat.S_ISREG(info.st_mode):
             return
         wanted = _identity(info)
-        if any(_identity(other) == wanted for other in self._state_files(root)):
+        if any(_identity(other) == wanted for other in (*_beside(self._files), *self._state_files(root))):
             raise protected_error(path, "another name of a file of the harness")
 
     def _state_files(self, root: int) -> Iterator[os.stat_result]:
         """What lies in the root's ledger folder and in the agents' task records.
 
-        Not what lies in ledger folders further down: that would take a walk over the whole workspace for every file with a
+        Not what lies in other ledger folders further down: that would take a walk over the whole workspace for every file with a
         second name. So a hard link to a file of a nested workspace's ledger is read like any file; no file tool makes one.
         """
         folders = [STATE_DIR, *(f"agents/{name}/tasks" for name in self._names(root, "agents"))]
@@ -223,21 +271,27 @@ class Root:
             os.close(fd)
 
 
-def check_place(path: str, place: str, *, writing: bool) -> None:
-    """Refuse a place that is protected, or protected more than its name says (a permission was asked for the name).
+def _spelled(file: str | Path) -> tuple[str, str]:
+    """Where a file is, and where it is written to be (its folder without links): these differ if the file is a link."""
+    absolute = os.path.abspath(file)
+    folder, name = os.path.split(absolute)
+    return os.path.realpath(absolute), os.path.join(os.path.realpath(folder), name)
 
-    Raises:
-        FileError: `protected`.
-    """
-    by_name, by_place = (_STRICTNESS.index(protection(one, writing=writing)) for one in (path, place))
-    if Verdict.DENY in (_STRICTNESS[by_name], _STRICTNESS[by_place]):
-        raise protected_error(path, "a place of the harness itself")
-    if by_place > by_name:
-        raise FileError(
-            f"{shown(path)} is really {shown(place)}, which is protected",
-            code="protected",
-            remedy=f"use the path {shown(place)}, and the user will be asked",
-        )
+
+def _beside(files: Iterable[str]) -> Iterator[os.stat_result]:
+    """The ledgers' files that are there, by their absolute names: another name for one may be anywhere."""
+    for file in files:
+        place = folded(os.path.basename(file))
+        try:
+            with os.scandir(os.path.dirname(file)) as entries:
+                found = [entry.path for entry in entries if is_reserved(folded(entry.name), place)]
+        except OSError:
+            continue
+        for path in found:
+            try:
+                yield os.stat(path)
+            except OSError:  # gone meanwhile
+                continue
 
 
 def protected_error(path: str, what: str) -> FileError:

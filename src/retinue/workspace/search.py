@@ -47,7 +47,7 @@ def walk(files: WorkspaceFiles, path: str = ".", *, most: int = MAX_VISITED) -> 
         FileError: `path` is missing, no folder, protected or outside.
     """
     with files.opening(path, folder=True) as opened:
-        stack = scan(opened)[::-1]
+        stack = scan(files.tree, opened)[::-1]
     seen = 0
     while stack and seen < most:
         entry = stack.pop()
@@ -58,7 +58,7 @@ def walk(files: WorkspaceFiles, path: str = ".", *, most: int = MAX_VISITED) -> 
         if entry.kind == "directory":
             try:
                 with files.opening(entry.path, folder=True, links=False) as opened:
-                    stack.extend(scan(opened)[::-1])
+                    stack.extend(scan(files.tree, opened)[::-1])
             except FileError:
                 pass
 

@@ -3,7 +3,7 @@
 Results are bounded, and end with a note in square brackets that says how to get the rest.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from retinue.config import Verdict
@@ -15,7 +15,7 @@ from retinue.workspace.files import WorkspaceFiles
 from retinue.workspace.paths import glob_matches, shown
 from retinue.workspace.search import grep, near_names, walk
 
-__all__ = ["FILE_TOOLS", "file_tools"]
+__all__ = ["FILE_TOOLS", "FileTool", "file_tools"]
 
 FILE_TOOLS: Final = ("read_file", "write_file", "edit_file", "list_files", "grep_files")
 """The names of the built-in file tools."""
@@ -29,27 +29,29 @@ MAX_MATCHES: Final = 200
 MAX_MATCH_LINE: Final = 300
 
 
+class FileTool(FunctionTool):
+    """A built-in file tool, which knows whose files it works on: so the agent that has it can close its ledger to it."""
+
+    def __init__(self, files: WorkspaceFiles, declaration: ToolDeclaration, function: Callable[..., Any]) -> None:
+        super().__init__(declaration, function, limit_verdict=self._most, touched=self._touches)
+        self.files = files
+
+    def _most(self, arguments: Mapping[str, Any]) -> Verdict:
+        path = arguments.get("path", ".")
+        if not isinstance(path, str):  # the call will be refused for its arguments
+            return Verdict.ALLOW
+        return self.files.verdict(path, writing=not self.flags.read_only)
+
+    def _touches(self, arguments: Mapping[str, Any]) -> Sequence[str]:
+        path = arguments.get("path", ".")
+        return self.files.places(path) if isinstance(path, str) else ()
+
+
 def file_tools(files: WorkspaceFiles) -> list[Tool]:
     """The tools for these files, in the order of `FILE_TOOLS`. Reading is allowed by default, writing asks; what is protected
     is refused or always asks, whatever the rules say (`Tool.always`). Rules see where a path really leads (`Tool.places`)."""
     methods = _FileTools(files)
-    made: list[Tool] = []
-
-    def touched(arguments: Mapping[str, Any]) -> Sequence[str]:
-        path = arguments.get("path", ".")
-        return files.places(path) if isinstance(path, str) else ()
-
-    for declaration in _DECLARATIONS:
-
-        def limit_verdict(arguments: Mapping[str, Any], *, writing: bool = not declaration.flags.read_only) -> Verdict:
-            path = arguments.get("path", ".")
-            if not isinstance(path, str):  # the call will be refused for its arguments
-                return Verdict.ALLOW
-            return files.verdict(path, writing=writing)
-
-        function = getattr(methods, declaration.name)
-        made.append(FunctionTool(declaration, function, limit_verdict=limit_verdict, touched=touched))
-    return made
+    return [FileTool(files, declaration, getattr(methods, declaration.name)) for declaration in _DECLARATIONS]
 
 
 class _FileTools:
