@@ -72,6 +72,7 @@ class Writer:
         filesystem: Callable[[str], str],
     ) -> None:
         self._path = path
+        self._name = str(path)  # looked up at each commit
         self.locks = self._locks = locks
         self._durability: Durability = durability
         self._busy_timeout = busy_timeout
@@ -93,7 +94,7 @@ class Writer:
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))  # conversations are nobody else's business
-            self._file = _identity(self._path)
+            self._file = _identity(text)
             folder.mkdir(mode=0o700, exist_ok=True)
             self._turn = Turn(folder / "turn")
             self._connect()
@@ -179,6 +180,7 @@ class Writer:
             job.result = job.work()
         except _OWN_FAULTS as error:
             job.error = error
+            writes.taken_back()
             for owner_id in writes.registered[locked[0] :]:
                 self._locks.release(owner_id)
             del writes.registered[locked[0] :], writes.dropped[locked[1] :]
@@ -218,6 +220,7 @@ class Writer:
 
     def _rollback(self) -> None:
         if self._writes is not None:
+            self._writes.taken_back()
             for owner_id in self._writes.registered:
                 self._locks.release(owner_id)
             self._writes.registered.clear()
@@ -236,7 +239,7 @@ class Writer:
 
     def _check_file(self) -> None:
         """An open file that was removed or replaced takes writes as before, and nobody would ever find them."""
-        if _identity(self._path) != self._file:
+        if _identity(self._name) != self._file:
             raise LedgerUnavailable(
                 f"the ledger `{self._path}` was removed or replaced while it was open: what is written now would be lost",
                 code="file_gone",
@@ -292,7 +295,7 @@ class Writer:
         return self._writes
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
+def _identity(path: str) -> tuple[int, int] | None:
     """Which file is at this path; None if there is none."""
     try:
         found = os.stat(path)

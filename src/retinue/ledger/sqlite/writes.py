@@ -44,6 +44,8 @@ _json: Final = msgspec.json.Encoder().encode
 _THREAD_ID: Final = "(SELECT id FROM thread WHERE user = ? AND session = ? AND thread = ?)"
 _EVENT: Final = "INSERT INTO event(thread_id, generation, seq, type, run, attempt, at, body) VALUES "
 _CHUNK: Final = 16
+_IDS: Final = 5_000
+"""How many threads' ids are remembered."""
 _DISAGREE: Final = "the statement refused what the rules allow"
 """Never a receipt for what was not written."""
 _EVENTS: Final = tuple(_EVENT + ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?)"] * count) for count in range(_CHUNK + 1))
@@ -51,6 +53,10 @@ _SUPERSEDED: Final = "EXISTS (SELECT 1 FROM run WHERE run_id = ? AND attempt > ?
 _ADVANCE: Final = (
     "UPDATE thread SET head = ?, updated_at = ? WHERE user = ? AND session = ? AND thread = ? AND generation = ? AND head = ?"
     f" AND deleted < 2 AND NOT {_SUPERSEDED} RETURNING id"
+)
+_ADVANCE_KNOWN: Final = (
+    "UPDATE thread SET head = ?, updated_at = ? WHERE id = ? AND generation = ? AND head = ?"
+    f" AND deleted < 2 AND NOT {_SUPERSEDED}"
 )
 _CREATE: Final = (
     "INSERT INTO thread(user, session, thread, generation, head, updated_at, hidden,"
@@ -85,6 +91,8 @@ class Writes:
         self._locks = locks
         self._events: list[tuple[Any, ...]] = []
         """Of the commit that is being carried out: they are written together, after its other ops."""
+        self._ids: dict[ThreadKey, int] = {}
+        """Threads that were written to: an id is never used again, unless what gave it to a thread was taken back."""
         self._cancels: bool | None = None
         """Whether there is a cancel intent at all; None until it was looked for in this transaction."""
         self.registered: list[str] = []
@@ -113,6 +121,12 @@ class Writes:
     def begin(self) -> None:
         """A transaction has begun: what was known of the store may have changed."""
         self._cancels = None
+        if len(self._ids) > _IDS:
+            self._ids.clear()
+
+    def taken_back(self) -> None:
+        """Something of the transaction was taken back."""
+        self._ids.clear()
 
     def commit(self, ops: Sequence[Op]) -> Receipt:
         """All ops of one call. If this raises, the caller takes back what was written."""
@@ -140,9 +154,13 @@ class Writes:
         if not events:
             rules.check_append(op, self._place(op.key), None)
             return
-        place, first = (*op.key, op.generation, op.head), events[0]
-        values = (op.head + len(events), events[-1].at, *place, first.run, first.attempt)
-        found = self._execute(_ADVANCE, values).fetchone()
+        first, moved = events[0], (op.head + len(events), events[-1].at)
+        place = (op.generation, op.head, first.run, first.attempt)
+        known = self._ids.get(op.key)
+        if known is not None and self._execute(_ADVANCE_KNOWN, (*moved, known, *place)).rowcount == 1:
+            self._keep_events(known, op)
+            return
+        found = self._execute(_ADVANCE, (*moved, *op.key, *place)).fetchone()
         if found is None:
             run = self._execute("SELECT attempt FROM run WHERE run_id = ?", (first.run,)).fetchone()
             rules.check_append(op, self._place(op.key), run and run[0])
@@ -151,6 +169,7 @@ class Writes:
 
     def _keep_events(self, thread_id: int, op: Append) -> None:
         """To be written with all events of the commit."""
+        self._ids[op.key] = thread_id
         generation, seq, kept = op.generation, op.head, self._events
         for event in op.events:
             seq += 1

@@ -20,6 +20,7 @@ from retinue.testing.conformance.sample import (
     same,
     seen,
     thread_row,
+    told,
 )
 
 __all__ = ["CHECKS"]
@@ -150,6 +151,25 @@ async def a_thread_is_created_once(ledger: Ledger) -> None:
     same(found, thread_row(key, title="first", metadata={"colour": "red"}, depth=2, hidden=True, updated_at=1))
     await ledger.commit([HideThread(key)])
     await refused(ledger, "exists", create(key))
+
+
+@check
+async def what_a_refused_commit_made_is_forgotten(ledger: Ledger) -> None:
+    void, after = key_of("void"), key_of("after")
+    nowhere = append(key_of("nowhere"), 0, "x")
+    await refused(ledger, "missing", create(void), append(void, 0, "a"), nowhere)
+    await ledger.commit([create(after)])
+    await refused(ledger, "missing", append(void, 0, "b"))
+    again, last = key_of("again"), key_of("last")
+    outcomes = [
+        ledger.submit([append(after, 0, "c")]),
+        ledger.submit([create(again), append(again, 0, "d"), nowhere]),
+        ledger.submit([create(last)]),
+        ledger.submit([append(again, 0, "e")]),
+    ]
+    same([await told(outcome) for outcome in outcomes], [None, "missing", None, "missing"])
+    same([seen(await ledger.journal(key)) for key in (after, last)], [["c"], []])
+    same([row.key.thread for row in await ledger.threads()], ["after", "last"])
 
 
 @check
@@ -329,6 +349,7 @@ CHECKS = (
     what_is_handed_in_is_fixed,
     a_handed_in_commit_cannot_be_taken_back,
     a_thread_is_created_once,
+    what_a_refused_commit_made_is_forgotten,
     unknown_event_types_survive,
     a_fork_inherits_up_to_its_point,
     a_fork_of_an_empty_thread_is_empty,
