@@ -203,12 +203,16 @@ class Redactor:
         """
         if not self.found(data):
             return event, data
+        clean = self.record(data)
+        return (event, data) if clean is data else (msgspec.json.decode(clean, type=type(event)), clean)
+
+    def record(self, data: bytes) -> bytes:
+        """An event's JSON without any known value, the same object if there is none; names of places as in `event`."""
+        if not self.found(data):
+            return data
         fields: dict[str, Any] = msgspec.json.decode(data)
         clean = {name: value if name in _PLACES else self.value(value) for name, value in fields.items()}
-        if clean == fields:
-            return event, data
-        data = msgspec.json.encode(clean)
-        return msgspec.json.decode(data, type=type(event)), data
+        return data if clean == fields else msgspec.json.encode(clean)
 
     def log_filter(self) -> logging.Filter:
         """A filter that takes known values out of log records."""

@@ -110,7 +110,7 @@ class RunJournal:
         self.generation = generation
         self.head = head
         self._base = head
-        self._created: CreateThread | None = None
+        self._created: Op | None = None
         self._events: list[NewEvent] = []
         self._unsent: list[Event] = []
         self._untold: list[tuple[Event, int, int]] = []
@@ -139,7 +139,8 @@ class RunJournal:
 
     def create(self, row: ThreadRow) -> None:
         """Create the thread with the next commit, before its first event."""
-        self._created = CreateThread(row)
+        created = CreateThread(row)
+        self._created = clean_op(self._redactor, created) if self._redactor.active else created
 
     def stage_op(self, op: Op) -> None:
         """Let an op ride with the next commit, after this journal's events."""
@@ -200,7 +201,8 @@ class RunJournal:
         if expect != now or (mine and not self._certain()):
             # Where it stays as it is, it is a fence as well: a commit that is handed in before the fate of the one before it
             # is known may find the head where it expects it by chance, after others have written.
-            mine.append(PutRun(self.row, expect))
+            put = PutRun(self.row, expect)
+            mine.append(clean_op(self._redactor, put) if self._redactor.active else put)
             self._row_expect = now
         batch.ops[:0] = mine
         return batch

@@ -56,7 +56,7 @@ async def answer_request(
     if row is None or row.root.user != user:
         raise UnknownId(f"there is no request `{request_id}`", remedy="`await agent.requests(session_id)` lists the open ones")
     answer: Literal["allow", "deny"] = "allow" if allow else "deny"
-    note = runtime.redactor.text(note)
+    note, by = runtime.redactor.text(note), runtime.redactor.text(by)
     now = runtime.clock.now_ms()
     answered = msgspec.structs.replace(
         row, state=RequestState.ANSWERED, answer=answer, remember=remember, note=note, by=by, answered_at=now

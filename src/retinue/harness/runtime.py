@@ -138,7 +138,7 @@ class Runtime:
             pid=os.getpid(),
             host=socket.gethostname(),
             started_at=self.clock.now_ms(),
-            command=Path(sys.argv[0]).name if sys.argv else "",
+            command=self.redactor.text(Path(sys.argv[0]).name) if sys.argv else "",
         )
         try:
             await self.ledger.commit([PutOwner(row)])
@@ -239,7 +239,7 @@ class Runtime:
 
         Returns whether the tree is being driven in this process.
         """
-        target, reason = run_id or root_run, self.redactor.text(reason)
+        target, reason, by = run_id or root_run, self.redactor.text(reason), self.redactor.text(by)
         tree = self.trees.get(root_run)
         run = None if tree is None else tree.runs.get(target)
         if run is not None and not run.journal.known:
