@@ -76,9 +76,12 @@ async def test_a_child_whose_code_is_gone_keeps_the_run_resumable() -> None:
         with pytest.raises(ConfigurationError) as caught:
             await without.answer(waiting.requests[0], allow=True)
         assert caught.value.code == "no_executor"
+        (request,) = await ledger.requests(root_run=waiting.run_id)
+        assert (request.state, request.answer) == (RequestState.OPEN, None)  # nothing was recorded
     again = boss(ledger, helper=True)
     async with again.runtime:
-        result = await again.resume(waiting.run_id)
+        result = await again.answer(waiting.requests[0], allow=True)
+        assert result is not None
         assert (result.status, result.text) == ("completed", "helped")
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, Self, cast
+from weakref import WeakSet
 
 from retinue.agent.definition import AgentDefinition
 from retinue.agent.middleware import Middleware
@@ -27,11 +28,11 @@ from retinue.errors import ConfigurationError, ThreadBusy, UnknownId
 from retinue.events import Event, PermissionRequest
 from retinue.harness.checks import check_agent_arguments, check_context, check_text, ledger_files
 from retinue.harness.driving import Driver
-from retinue.harness.requests import answer_request, request_view
+from retinue.harness.requests import answer_request, find_request, request_view
 from retinue.harness.results import RunResult
 from retinue.harness.running import Started, begin, checked, go_on
 from retinue.harness.runtime import Runtime
-from retinue.harness.stored import check_tools, started_with, stored_rules
+from retinue.harness.stored import check_below, check_tools, started_with, stored_rules
 from retinue.harness.takeover import find_root
 from retinue.harness.threads import Thread, Threads
 from retinue.ids import check_agent_id
@@ -120,6 +121,8 @@ class Agent:
         self._definition: AgentDefinition | None = None
         self.on_request = on_request
         self.runtime = runtime or Runtime(ledger=ledger, limits=limits, models=models)
+        self.own_trees: WeakSet[Tree] = WeakSet()
+        """The trees of this agent's runs: a runtime may have those of others as well."""
         self._sync = self.runtime.loop_thread
         self.limits = replace(self.runtime.limits, max_depth=min(self.runtime.limits.max_depth, max_subagent_depth))
         self.threads = Threads(self)
@@ -374,6 +377,7 @@ class Agent:
                 remedy=f"resume it with an agent named `{root.agent_id}`",
             ) from error
         await check_tools(self.runtime.ledger, root, started, definition)
+        await check_below(self.runtime.ledger, root, definition, context)
         return definition
 
     async def requests(self, session_id: str, *, user_id: str | None = None) -> Sequence[PermissionRequest]:
@@ -403,13 +407,19 @@ class Agent:
             user_id: whose request it is, where only its id is given: that of another user is unknown (invariant 8).
 
         Raises:
-            UnknownId: there is no such request. RetinueError: `already_answered`.
+            UnknownId: there is no such request. RetinueError: `already_answered`. ConfigurationError: `no_executor`, the run
+                would have to be gone on with here, and this agent cannot; nothing is recorded then.
         """
         await self.build()
         if isinstance(request, str):
             request_id, user = request, user_id or ""
         else:
             request_id, user = request.request_id, "" if request.key is None else request.key.user
+        asked = await find_request(self.runtime, request_id, user=user)
+        if asked.state is RequestState.OPEN and asked.root_run not in self.runtime.trees:
+            root = await find_root(self.runtime, asked.root_run)
+            if not root.state.terminal and not await self._driven_elsewhere(root):
+                await self.definition_of(root)
         row = await answer_request(self.runtime, request_id, user=user, allow=allow, remember=remember, by=by, note=note)
         tree = self.runtime.trees.get(row.root_run)
         if tree is not None:
@@ -442,7 +452,7 @@ class Agent:
         await self.answer(request, allow=allowed is True, note=note, by="on_request")
 
     async def cancel(self, run_id: str | None = None, *, reason: str = "cancelled", user_id: str | None = None) -> None:
-        """Stop a run and everything below it; without an id, every run of this runtime that is being driven here.
+        """Stop a run and everything below it; without an id, every run of this agent that is being driven here.
 
         The intent is durable when this returns; the run's own `run` or `stream` then ends cancelled. A run that nobody
         drives (waiting, or its process has died) is ended here.
@@ -456,12 +466,12 @@ class Agent:
         """
         await self.build()
         if run_id is None:
-            roots = [root for root, tree in self.runtime.trees.items() if user_id in (None, _user_of(tree))]
+            trees = [(root, tree) for root, tree in self.runtime.trees.items() if tree in self.own_trees]
+            roots = [root for root, tree in trees if user_id in (None, _user_of(tree))]
             await asyncio.gather(*(self.runtime.cancel(root, reason, by="user") for root in roots))
             return
         user = user_id or ""
-        trees = self.runtime.trees.items()
-        live = next((root for root, tree in trees if run_id in tree.runs and _user_of(tree) == user), None)
+        live = next((root for root, tree in self.runtime.trees.items() if run_id in tree.runs and _user_of(tree) == user), None)
         root_id = live or (await find_root(self.runtime, run_id, user=user)).run_id
         if await self.runtime.cancel(root_id, reason, by="user", run_id=run_id):
             return

@@ -14,7 +14,7 @@ from retinue.permissions.gate import remembered_name
 from retinue.rows import Mail, RequestRow
 from retinue.states import RequestState
 
-__all__ = ["answer_request", "request_view"]
+__all__ = ["answer_request", "find_request", "request_view"]
 
 
 def request_view(row: RequestRow) -> PermissionRequest:
@@ -36,6 +36,18 @@ def request_view(row: RequestRow) -> PermissionRequest:
     )
 
 
+async def find_request(runtime: Runtime, request_id: str, *, user: str) -> RequestRow:
+    """A request of this user.
+
+    Raises:
+        UnknownId: `user` has no such request.
+    """
+    row = await runtime.ledger.request(request_id) if request_id.isascii() else None
+    if row is None or row.root.user != user:
+        raise UnknownId(f"there is no request `{request_id}`", remedy="`await agent.requests(session_id)` lists the open ones")
+    return row
+
+
 async def answer_request(
     runtime: Runtime,
     request_id: str,
@@ -52,9 +64,7 @@ async def answer_request(
         UnknownId: `user` has no such request.
         RetinueError: `already_answered`: it is no longer open.
     """
-    row = await runtime.ledger.request(request_id) if request_id.isascii() else None
-    if row is None or row.root.user != user:
-        raise UnknownId(f"there is no request `{request_id}`", remedy="`await agent.requests(session_id)` lists the open ones")
+    row = await find_request(runtime, request_id, user=user)
     answer: Literal["allow", "deny"] = "allow" if allow else "deny"
     note, by = runtime.redactor.text(note), runtime.redactor.text(by)
     now = runtime.clock.now_ms()

@@ -213,6 +213,7 @@ def _tree(
         on_request=on_request,
         children=children,
     )
+    agent.own_trees.add(tree)
     if viewer is not None:
         viewer.tree = tree
         tree.viewers.append(viewer)

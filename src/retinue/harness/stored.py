@@ -2,13 +2,14 @@
 
 from retinue.agent.definition import AgentDefinition, envelope_from_blob
 from retinue.agent.results import READ_RESULT
-from retinue.config import PermissionRules
-from retinue.errors import ConfigurationError
+from retinue.config import PermissionRules, RuntimeContext
+from retinue.errors import ConfigurationError, UnknownId
 from retinue.events import RunStartedEvent, decode
 from retinue.ledger.port import Ledger
 from retinue.rows import RunRow
+from retinue.subagents.lookup import child_definition
 
-__all__ = ["check_tools", "plain_rules", "started_with", "stored_rules"]
+__all__ = ["check_below", "check_tools", "plain_rules", "started_with", "stored_rules"]
 
 
 def plain_rules(rules: PermissionRules | None) -> dict[str, tuple[str, ...]]:
@@ -33,6 +34,27 @@ def stored_rules(started: RunStartedEvent | None) -> PermissionRules:
     """The root's set that the run was started under; a silent one if it had none."""
     rules = {} if started is None else started.rules
     return PermissionRules(allow=rules.get("allow", ()), ask=rules.get("ask", ()), deny=rules.get("deny", ()))
+
+
+async def check_below(ledger: Ledger, root: RunRow, definition: AgentDefinition, context: RuntimeContext) -> None:
+    """Refuse to go on with a tree in which an unfinished child is an agent, or has tools, that `definition` and those below it
+    do not have: as for the root (`check_tools`), before anything is taken over. Children of a cancelled run only end.
+
+    Raises:
+        ConfigurationError: `no_executor`, naming the child, or its tools.
+    """
+    for row in await ledger.tree(root.run_id):
+        if row.state.terminal or row.run_id == root.run_id or await ledger.cancel_intent(row.lineage) is not None:
+            continue
+        try:
+            child = child_definition(definition, row.agent_id, depth=row.depth, context=context)
+        except UnknownId as error:
+            raise ConfigurationError(
+                f"run `{root.run_id}` waits for subagent `{row.agent_id}`, which cannot be run here: {error.message}",
+                code="no_executor",
+                remedy=f"declare `{row.agent_id}` again and resume, or stop the run with `agent.cancel(run_id)`",
+            ) from error
+        await check_tools(ledger, row, await started_with(ledger, row), child)
 
 
 async def check_tools(ledger: Ledger, run: RunRow, started: RunStartedEvent | None, definition: AgentDefinition) -> None:
