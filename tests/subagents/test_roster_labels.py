@@ -87,3 +87,24 @@ async def test_a_label_is_in_use_while_its_child_is_on_its_way() -> None:
     assert "status: accepted" in first
     assert "label `ONE` is already in use" in second
     assert "label `One` is already in use" in third
+
+
+@pytest.mark.contract("A-27")
+async def test_a_label_with_a_secret_is_the_one_that_is_stored() -> None:
+    secret, told = "sk-0123456789abcdef", list[list[str]]()
+
+    def answer(request: ModelRequest) -> Any:
+        if request.agent_id != "parent":
+            return "Done."
+        told.append(results_of(request))
+        if request.step < 3:
+            return calls(spawn(label=f"key {secret}"))
+        return calls(("agent_send", {"label": f"key {secret}", "message": "x"})) if request.step == 3 else "ok"
+
+    async with Runtime(ledger=MemoryLedger(), secrets=[secret]) as runtime:
+        await parent(ScriptedModel(answer), runtime).run("Go.")
+        first, second, third = told[-1]
+    assert "status: accepted" in first
+    assert "is already in use" in second
+    assert secret not in second
+    assert "reply:\nDone." in third
