@@ -82,7 +82,7 @@ async def free_label(run: Run, label: str | None) -> str | CallOutcome | None:
     Where somebody takes it between this look and the commit, the commit is refused: the run goes on from the ledger, and
     looks again. So the run itself is committed before, if it was not.
     """
-    label = _stored(run, label or "")
+    label = (label or "").strip()
     if not label:
         return None
     if not run.journal.known:
@@ -94,18 +94,13 @@ async def free_label(run: Run, label: str | None) -> str | CallOutcome | None:
     return label
 
 
-def _stored(run: Run, label: str) -> str:
-    """The label as the ledger has it: without spaces around it, and without known secrets."""
-    return run.tree.services.redactor.text(label).strip()
-
-
 async def addressed(run: Run, agent_key: str | None, label: str | None) -> ThreadRow | CallOutcome:
     """The child that is meant; an id of another kind gets an error that says which was given (A-27)."""
     if (agent_key is None) == (label is None):
         given = "both were given" if agent_key is not None else "neither was given"
         return error(f"exactly one of `agent_key` and `label` is needed, {given}", "agent_list shows both")
     if label is not None:
-        label = _stored(run, label)
+        label = label.strip()
         row = await run.tree.services.ledger.child_thread(run.row.key, label=label)
         return row or error(f"there is no subagent with label `{label[:60]}` in this session", "agent_list shows them")
     assert agent_key is not None
