@@ -287,8 +287,8 @@ async def test_one_connection_serves_many_calls(provider: StrictProvider) -> Non
     model = provider.model()
     for _ in range(3):
         await model.answer(model_request("Hi"), _ignore)
-    (session,) = model._sessions.values()
-    connector: Any = session.connector
+    (pool,) = model._connections.pools.values()
+    connector: Any = pool.session.connector
     assert sum(len(kept) for kept in connector._conns.values()) == 1
 
 

@@ -8,6 +8,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from retinue.messages import FinishReason, ToolCall, Usage
+from retinue.models.plain import PlainChunk
 from retinue.models.port import Delta, ModelAnswer, ReasoningDelta, TextDelta
 from retinue.models.text import Mender, dumps, mend, mend_all
 from retinue.models.wire import CALLS_NOTE, REASONING_NOTE
@@ -89,6 +90,17 @@ class Assembler:
         for choice in cast("list[Any]", choices):
             if isinstance(choice, dict) and not cast("dict[str, Any]", choice).get("index"):
                 return self._choice(cast("dict[str, Any]", choice))
+        return []
+
+    def feed_plain(self, chunk: PlainChunk) -> list[Delta]:
+        """The same for a chunk that is already decoded."""
+        if self.model is None:
+            self.model = chunk.model
+        for choice in chunk.choices or ():
+            if not choice.index:
+                if choice.finish_reason:
+                    self.finish = choice.finish_reason
+                return self._show_text(choice.delta.content) if choice.delta is not None and choice.delta.content else []
         return []
 
     def _choice(self, choice: dict[str, Any]) -> list[Delta]:

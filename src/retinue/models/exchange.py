@@ -7,8 +7,10 @@ from urllib.parse import urljoin, urlsplit
 
 from retinue.clock import Clock
 from retinue.models.assemble import Assembler, BadStream
+from retinue.models.connections import Pool
 from retinue.models.faults import Fault, from_error_body, from_status, redacted, retry_after
 from retinue.models.idle import IdleWatch
+from retinue.models.plain import plain_chunk
 from retinue.models.port import Emit, ModelAnswer
 from retinue.models.proxies import Proxy
 from retinue.models.sse import EventStream
@@ -25,14 +27,13 @@ _DRAIN: Final = 0.25
 
 
 async def exchange(
-    session: "aiohttp.ClientSession",
+    pool: Pool,
     url: str,
     body: bytes,
     headers: Mapping[str, str],
     emit: Emit,
     *,
     clock: Clock,
-    idle_timeout: float,
     secrets: tuple[str, ...],
     proxy: Proxy | None = None,
 ) -> ModelAnswer | Fault:
@@ -41,13 +42,13 @@ async def exchange(
 
     reader = _Reader(emit, clock, secrets, f"the proxy `{proxy.place}`: " if proxy is not None else "")
     # Redirects are never followed: the request carries the key and the conversation.
-    post = session.post(url, data=body, headers=headers, allow_redirects=False, proxy=proxy.url if proxy else None)
+    post = pool.session.post(url, data=body, headers=headers, allow_redirects=False, proxy=proxy.url if proxy else None)
     try:
-        async with IdleWatch(clock, idle_timeout) as watch, post as response:
+        async with pool.watches.watch() as watch, post as response:
             watch.touch()
             return await reader.read(response, watch, url)
     except (aiohttp.ClientError, OSError) as error:  # TimeoutError is an OSError
-        return reader.broken(error, idle_timeout)
+        return reader.broken(error, pool.watches.seconds)
 
 
 class _Reader:
@@ -117,6 +118,10 @@ class _Reader:
             self._done = True
             return None
         if self._done:
+            return None
+        if (plain := plain_chunk(data)) is not None:
+            for delta in self._assembler.feed_plain(plain):
+                self._emit(delta)
             return None
         try:
             value: Any = loads(data)
@@ -203,6 +208,8 @@ async def _error_bytes(response: "aiohttp.ClientResponse", watch: IdleWatch) -> 
 
 async def _drain(response: "aiohttp.ClientResponse") -> None:
     """Read to the end of a response that is over, but do not insist."""
+    if response.content.at_eof():
+        return
     import aiohttp
 
     try:

@@ -1,31 +1,82 @@
-"""An end to silence: what runs inside is cut off once nothing has been heard for a while, by the injected clock."""
+"""An end to silence: an exchange is cut off once nothing has been heard of it for a while, by the injected clock."""
 
 import asyncio
+import contextvars
 from types import TracebackType
 from typing import Self
 
 from retinue.clock import Clock
 
-__all__ = ["IdleWatch"]
+__all__ = ["IdleWatch", "IdleWatches"]
 
 
-class IdleWatch:
-    """`async with IdleWatch(clock, 60) as watch:` raises `TimeoutError` when `watch.touch()` was not called for 60 s.
+class IdleWatches:
+    """Watches the exchanges of one event loop: one task for all, which is there while there are any.
 
-    Like `asyncio.timeout`, but on a `Clock`, and a sign of life starts the time anew.
+    It sleeps until the exchange that was silent for longest would be cut off, so that a sign of life costs a look at the clock.
     """
 
-    __slots__ = ("_before", "_clock", "_expired", "_last", "_seconds", "_task", "_watch")
+    __slots__ = ("_clock", "_task", "_watched", "seconds")
 
     def __init__(self, clock: Clock, seconds: float) -> None:
         self._clock = clock
-        self._seconds = seconds
-        self._last = 0.0
+        self.seconds = seconds
+        self._watched: dict[IdleWatch, None] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def watch(self) -> "IdleWatch":
+        """`async with watches.watch() as watch:` raises `TimeoutError` when `watch.touch()` was not called for that long."""
+        return IdleWatch(self, self._clock)
+
+    async def close(self) -> None:
+        """Wait for the end of the task that watched the last exchange."""
+        if self._task is not None and not self._watched:
+            await asyncio.wait((self._task,))
+
+    def add(self, watch: "IdleWatch") -> None:
+        """An exchange begins."""
+        if not self._watched:
+            self._task = asyncio.get_running_loop().create_task(
+                self._run(), name="retinue-model-idle", context=contextvars.Context()
+            )  # it is none of its first caller's
+        self._watched[watch] = None
+
+    def drop(self, watch: "IdleWatch") -> None:
+        """It is over."""
+        self._watched.pop(watch, None)
+        if not self._watched and self._task is not None:
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        while self._watched:
+            now = self._clock.monotonic()
+            # Always `last + seconds - now`: another order of the terms may leave a rest that is too small to move the clock.
+            for watch in [watch for watch in self._watched if watch.last + self.seconds - now <= 0]:
+                del self._watched[watch]
+                watch.cut()
+            if self._watched:
+                await self._clock.sleep(min(watch.last for watch in self._watched) + self.seconds - now)
+
+
+class IdleWatch:
+    """One exchange. Like `asyncio.timeout`, but on a `Clock`, and a sign of life starts the time anew."""
+
+    __slots__ = ("_before", "_clock", "_expired", "_task", "_watches", "last")
+
+    def __init__(self, watches: IdleWatches, clock: Clock) -> None:
+        self._watches = watches
+        self._clock = clock
         self._expired = False
+        self.last = 0.0
 
     def touch(self) -> None:
         """A sign of life."""
-        self._last = self._clock.monotonic()
+        self.last = self._clock.monotonic()
+
+    def cut(self) -> None:
+        """Cut the exchange off."""
+        self._expired = True
+        self._task.cancel()
 
     async def __aenter__(self) -> Self:
         task = asyncio.current_task()
@@ -33,19 +84,12 @@ class IdleWatch:
         self._task = task
         self._before = task.cancelling()
         self.touch()
-        self._watch = asyncio.create_task(self._run(), name="retinue-model-idle")
+        self._watches.add(self)
         return self
-
-    async def _run(self) -> None:
-        while (left := self._last + self._seconds - self._clock.monotonic()) > 0:
-            await self._clock.sleep(left)
-        self._expired = True
-        self._task.cancel()
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if not self._expired:
-            self._watch.cancel()
-            await asyncio.wait((self._watch,))
+            self._watches.drop(self)
             return
         if kind is None:  # it ended in the very moment of the cut: take the cancellation back
             try:

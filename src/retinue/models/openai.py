@@ -3,13 +3,12 @@
 One pool of connections for a model and an event loop, made at the first call. Nothing heavy is imported before that.
 """
 
-import asyncio
 import os
 import random
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
+from typing import Any, Final, Literal, TypeAlias, get_args
 from urllib.parse import urlsplit
 
 import msgspec
@@ -17,6 +16,7 @@ import msgspec
 from retinue.clock import Clock, SystemClock
 from retinue.config import ChatClientConfig
 from retinue.errors import ConfigurationError
+from retinue.models.connections import Connections
 from retinue.models.exchange import exchange
 from retinue.models.faults import Fault, Target
 from retinue.models.port import Delta, Emit, ModelAnswer, ModelRequest
@@ -25,9 +25,6 @@ from retinue.models.profiles import KNOWN, Profile, is_loopback, known_at, where
 from retinue.models.proxies import NotAProxy, Proxy, proxy_for
 from retinue.models.wire import ChatWire, body_of
 from retinue.secrets import SecretRef, secret_text
-
-if TYPE_CHECKING:
-    import aiohttp
 
 __all__ = ["OpenAIChatModel", "ToolMode"]
 
@@ -97,16 +94,15 @@ class OpenAIChatModel:
         self.provider = self.profile.provider
         self._api_key = api_key.reference if isinstance(api_key, SecretRef) else api_key
         self._headers = _checked_headers(headers or {})
-        self._connect_timeout = connect_timeout
-        self._idle_timeout = idle_timeout
         self._retries = retries
         self._clock = clock or SystemClock()
-        self._max_connections = max_connections
+        self._connections = Connections(
+            limit=max_connections, connect_timeout=connect_timeout, idle_timeout=idle_timeout, clock=self._clock
+        )
         self._jitter = jitter
         self._local = is_loopback(self.profile.base_url)
         self.tool_mode = _checked_mode(tool_mode)
         self._wire = _wire(self.profile, tool_mode)
-        self._sessions: dict[asyncio.AbstractEventLoop, aiohttp.ClientSession] = {}
 
     def __repr__(self) -> str:
         return f"OpenAIChatModel({self.reference!r})"
@@ -134,13 +130,12 @@ class OpenAIChatModel:
         while True:
             reader = self._wire.reader(request, show)
             outcome = await exchange(
-                self._session(),
+                self._connections.here(),
                 f"{self.profile.base_url}/chat/completions",
                 ask.body,
                 ask.headers,
                 reader or show,
                 clock=self._clock,
-                idle_timeout=self._idle_timeout,
                 secrets=ask.secrets,
                 proxy=ask.proxy,
             )
@@ -185,15 +180,7 @@ class OpenAIChatModel:
 
     async def close(self) -> None:
         """See `ChatModel`. It may be used again afterwards: the next call opens a new pool."""
-        here = asyncio.get_running_loop()
-        sessions, self._sessions = self._sessions, {}
-        for loop, session in sessions.items():
-            if loop is here:
-                await session.close()
-            elif loop.is_running():
-                await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(session.close(), loop))
-            else:
-                session.detach()  # nobody can close it any more; its sockets go with it
+        await self._connections.close()
 
     def _wait(self, fault: Fault, attempt: int) -> float | None:
         """Seconds until the next attempt, None if there is none."""
@@ -236,25 +223,6 @@ class OpenAIChatModel:
             elif _SECRET_HEADER.search(name):
                 made += [value, value.rpartition(" ")[2]]  # `Bearer …`: the token alone as well
         return made
-
-    def _session(self) -> "aiohttp.ClientSession":
-        loop = asyncio.get_running_loop()
-        session = self._sessions.get(loop)
-        if session is None or session.closed:
-            for other in [other for other in self._sessions if other.is_closed()]:
-                self._sessions.pop(other).detach()
-            session = self._sessions[loop] = self._new_session()
-        return session
-
-    def _new_session(self) -> "aiohttp.ClientSession":
-        import aiohttp
-
-        return aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=self._max_connections),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._connect_timeout),
-            # No `trust_env`: it would also send what ~/.netrc holds. The machine's proxies are looked up in `proxies`.
-        )
 
 
 def _checked_mode(mode: Any) -> ToolMode:
