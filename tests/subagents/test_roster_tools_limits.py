@@ -90,7 +90,6 @@ async def test_rules_see_the_agent_that_is_meant_however_it_is_spelled(agent_id:
     ("rules", "told"),
     [
         (PermissionRules(deny=["agent_send(helper)"]), "`agent_send` was denied"),
-        (PermissionRules(ask=["agent_send(helper)"]), "by its agent_key"),
         (PermissionRules(deny=["agent_send(other)"]), "2: Again."),
     ],
 )
@@ -98,7 +97,28 @@ async def test_a_label_hides_nobody_from_the_rules(rules: PermissionRules, told:
     model = sends({"task": "First.", "label": "one"}, lambda _key: {"label": "one", "message": "Again."})
     result = await parent(model, permissions=rules).run("Go.")
     assert result.status == "completed"
-    assert told in last(model, 3).replace("By its", "by its")
+    assert told in last(model, 3)
+
+
+@pytest.mark.contract("D-26", "D-28")
+async def test_a_send_by_label_is_asked_for_and_goes_on_with_the_answer() -> None:
+    model = sends({"task": "First.", "label": "one"}, lambda _key: {"label": " ONE", "message": "Again."})
+    async with parent(model, permissions=PermissionRules(ask=["agent_send(helper)"])) as agent:
+        result = await agent.run("Go.")
+        assert result.status == "waiting"
+        assert [(request.tool, request.agent_id) for request in result.requests] == [("agent_send", "helper")]
+        done = await agent.answer(result.requests[0], allow=True)
+    assert done is not None
+    assert done.status == "completed"
+    assert "2: Again." in last(model, 3)
+
+
+@pytest.mark.contract("D-28", "A-27")
+async def test_nobody_is_asked_for_a_send_that_cannot_be() -> None:
+    model = sends({"task": "First.", "label": "one"}, lambda _key: {"label": "nobody", "message": "x"})
+    result = await parent(model, permissions=PermissionRules(ask=["agent_send"])).run("Go.")
+    assert result.status == "completed"
+    assert "no subagent with label `nobody`" in last(model, 3)
 
 
 @pytest.mark.contract("D-26", "D-28", "H-05")

@@ -226,7 +226,7 @@ class Calls:
     async def _gate(self, action: CallAction, handler: CallHandler, arguments: dict[str, Any]) -> CallOutcome | None:
         """Ask the gate. An answer that allowed the call is not asked for again, but a rule that denies it now still holds."""
         call = action.call
-        gated = handler.gated(arguments, self._run.definition.agent_id)
+        gated = await handler.gated(self._run, arguments)
         decision = await self._run.definition.gate.decide(gated, self._run.tree.remembered)
         if decision.verdict is Verdict.DENY:
             return CallOutcome(content=denied(call.name, decision.because), status=ResultStatus.DENIED)

@@ -82,8 +82,8 @@ class CallHandler(Protocol):
         """It makes a child; its call is found again by its identity."""
         ...
 
-    def gated(self, arguments: Mapping[str, Any], agent_id: str) -> GatedCall:
-        """What to ask the gate for these arguments."""
+    async def gated(self, run: "Run", arguments: Mapping[str, Any]) -> GatedCall:
+        """What to ask the gate for these arguments of a call of this run: who or what is meant is found out here."""
         ...
 
     async def refusal(self, run: "Run", call: ToolCall) -> CallOutcome | None:

@@ -115,7 +115,7 @@ class ReadTool:
         },
     )
 
-    def gated(self, arguments: Mapping[str, Any], agent_id: str) -> GatedCall:
+    async def gated(self, run: "Run", arguments: Mapping[str, Any]) -> GatedCall:
         """See `CallHandler`."""
         name = arguments.get("id")
         return GatedCall(
@@ -124,7 +124,7 @@ class ReadTool:
             main_argument=name if isinstance(name, str) else None,
             need=Verdict.ALLOW,
             always=Verdict.ALLOW,
-            subject=agent_id,
+            subject=run.definition.agent_id,
         )
 
     async def refusal(self, run: "Run", call: ToolCall) -> CallOutcome | None:

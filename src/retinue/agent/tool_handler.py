@@ -37,7 +37,7 @@ class ToolHandler:
         parameters: Mapping[str, Any] = self.spec.parameters.get("properties") or {}
         self._main = tool.flags.main_argument or next(iter(parameters), None)
 
-    def gated(self, arguments: Mapping[str, Any], agent_id: str) -> GatedCall:
+    async def gated(self, run: "Run", arguments: Mapping[str, Any]) -> GatedCall:
         """See `CallHandler`."""
         return GatedCall(
             tool=self.spec.name,
@@ -45,7 +45,7 @@ class ToolHandler:
             main_argument=main_argument(arguments, self._main),
             need=self.tool.flags.need,
             always=self.tool.always(arguments),
-            subject=agent_id,
+            subject=run.definition.agent_id,
             forms=tuple(self.tool.places(arguments)),
         )
 

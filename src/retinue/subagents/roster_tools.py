@@ -8,7 +8,6 @@ from retinue.agent.definition import AgentDefinition
 from retinue.agent.journal import Batch
 from retinue.agent.ports import CallHandler, CallOutcome, Prepared
 from retinue.agent.run import Run
-from retinue.agent.texts import denied
 from retinue.config import RuntimeContext, SubAgentContextPolicy, Verdict
 from retinue.errors import ConfigurationError, UnknownId
 from retinue.events import SubAgentInvocationStartedEvent
@@ -17,9 +16,7 @@ from retinue.ledger.port import Ledger
 from retinue.messages import CallRef, ToolCall
 from retinue.models.port import ToolSpec
 from retinue.permissions.gate import GatedCall
-from retinue.permissions.rules import stricter
 from retinue.rows import ThreadKey, ThreadRow
-from retinue.states import ResultStatus
 from retinue.subagents.delegate import ChildEnd, Delegation, Format, create_idle_child, delegate, limit_refusal, reattach
 from retinue.subagents.equipment import Equipment, assemble, check_supported, child_equipment
 from retinue.subagents.registry import Roster
@@ -101,13 +98,10 @@ class _RosterTool:
     def __init__(self, children: Children) -> None:
         self.children = children
 
-    def gated(self, arguments: Mapping[str, Any], agent_id: str) -> GatedCall:
-        """See `CallHandler`. Roster tools allow by default (D-26)."""
-        named = str(arguments.get("agent_id") or agent_of(arguments.get("agent_key")) or "")
-        return self._gated(arguments, named or None, agent_id)
-
-    def _gated(self, arguments: Mapping[str, Any], named: str | None, asking: str) -> GatedCall:
-        """A call for the agent of this name: rules see the id that it is found under, however it was spelled."""
+    async def gated(self, run: Run, arguments: Mapping[str, Any]) -> GatedCall:
+        """See `CallHandler`. Roster tools allow by default (D-26). Rules see the id that the agent is found under, however
+        it was addressed."""
+        named = await self._meant(run, arguments)
         resolved: ResolvedDeclaration | None = None
         if named is not None:
             try:
@@ -121,11 +115,15 @@ class _RosterTool:
             main_argument=target,
             need=Verdict.ASK if resolved is not None and resolved.requires_permission else Verdict.ALLOW,
             always=Verdict.ALLOW,
-            subject=target or asking,
+            subject=target or run.definition.agent_id,
         )
 
+    async def _meant(self, run: Run, arguments: Mapping[str, Any]) -> str | None:
+        """The agent that a call is for, if it is for one."""
+        return None
+
     async def refusal(self, run: Run, call: ToolCall) -> CallOutcome | None:
-        """See `CallHandler`: of these only `agent_spawn` can say it before."""
+        """See `CallHandler`."""
         return None
 
     async def reattach(
@@ -163,6 +161,10 @@ class SpawnTool(_RosterTool):
                 "additionalProperties": False,
             },
         )
+
+    async def _meant(self, run: Run, arguments: Mapping[str, Any]) -> str | None:
+        """The agent that the child is to be of."""
+        return str(arguments.get("agent_id") or "") or None
 
     async def refusal(self, run: Run, call: ToolCall) -> CallOutcome | None:
         """See `CallHandler`."""
@@ -249,8 +251,19 @@ class SendTool(_RosterTool):
             parameters={"type": "object", "properties": properties, "required": ["message"], "additionalProperties": False},
         )
 
-    async def prepare(self, run: Run, ref: CallRef, call: ToolCall) -> Prepared | CallOutcome:
-        """See `CallHandler`."""
+    async def _meant(self, run: Run, arguments: Mapping[str, Any]) -> str | None:
+        """The agent whose child is addressed, by key or label alike; without a child, the one that the key names."""
+        key, label = (value if isinstance(value, str) else None for value in map(arguments.get, ("agent_key", "label")))
+        row = await addressed(run, key, label)
+        return row.default_agent_id if isinstance(row, ThreadRow) else agent_of(key)
+
+    async def refusal(self, run: Run, call: ToolCall) -> CallOutcome | None:
+        """See `CallHandler`. So whoever is addressed is there when the gate looks who that is."""
+        checked = await self._checked(run, call)
+        return checked if isinstance(checked, CallOutcome) else None
+
+    async def _checked(self, run: Run, call: ToolCall) -> tuple[SendArguments, ThreadRow] | CallOutcome:
+        """The arguments and the child's thread; or why it cannot be."""
         form = '{"agent_key": "agent:…", "message": "…"} or {"label": "…", "message": "…"}'
         arguments = read(call, SendArguments, SEND_FIELDS, form)
         if isinstance(arguments, CallOutcome):
@@ -260,26 +273,18 @@ class SendTool(_RosterTool):
         row = await addressed(run, arguments.agent_key, arguments.label)
         if isinstance(row, CallOutcome):
             return row
-        refused = limit_refusal(run, self.children.parent.ceiling) or await self._by_label(run, call, row, arguments)
-        if refused is not None:
-            return refused
+        return limit_refusal(run, self.children.parent.ceiling) or (arguments, row)
+
+    async def prepare(self, run: Run, ref: CallRef, call: ToolCall) -> Prepared | CallOutcome:
+        """See `CallHandler`."""
+        checked = await self._checked(run, call)  # again: others of the same batch may have used the limit up
+        if isinstance(checked, CallOutcome):
+            return checked
+        arguments, row = checked
         last = await run.tree.services.ledger.last_run(row.key)
         if row.key in run.tree.busy or (last is not None and not last.state.terminal):
             return error(f"`{row.agent_key}` is still at work on its last message", "wait for its reply first")
         return await self._go_on(run, ref, call, row, arguments)
-
-    async def _by_label(self, run: Run, call: ToolCall, row: ThreadRow, arguments: SendArguments) -> CallOutcome | None:
-        """A label does not tell the gate who is meant: where the rules for that agent are stricter, its key is needed."""
-        if arguments.label is None:
-            return None
-        gate, remembered, asking = run.definition.gate, run.tree.remembered, run.definition.agent_id
-        general = await gate.decide(self._gated({}, None, asking), remembered)
-        meant = await gate.decide(self._gated({}, row.default_agent_id, asking), remembered)
-        if stricter(general.verdict, meant.verdict) is general.verdict:
-            return None
-        if meant.verdict is Verdict.DENY:
-            return CallOutcome(content=denied(call.name, meant.because), status=ResultStatus.DENIED)
-        return error(f"`{row.default_agent_id}` needs a permission", f"send to it by its agent_key `{row.agent_key}`")
 
     async def _go_on(
         self, run: Run, ref: CallRef, call: ToolCall, row: ThreadRow, arguments: SendArguments

@@ -95,7 +95,7 @@ class SubAgentTool:
         """Raise at build what would be raised at the first call (D-27)."""
         assemble(self.equipment(tools, trial=True))
 
-    def gated(self, arguments: Mapping[str, Any], agent_id: str) -> GatedCall:
+    async def gated(self, run: Run, arguments: Mapping[str, Any]) -> GatedCall:
         """See `CallHandler`. A subagent's call asks by default (H-05)."""
         return GatedCall(
             tool=self.spec.name,
