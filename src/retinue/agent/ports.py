@@ -63,6 +63,10 @@ class Gate(Protocol):
         """The effective verdict for a call, remembered answers included."""
         ...
 
+    def denies_place(self, tools: Sequence[str], place: str) -> bool:
+        """Whether a rule denies this place to one of these tools."""
+        ...
+
 
 class CallHandler(Protocol):
     """One tool name of an agent."""

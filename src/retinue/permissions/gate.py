@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from retinue.config import PermissionRules, Verdict
-from retinue.permissions.rules import Decision, decide
+from retinue.permissions.rules import Decision, Rule, decide, place_denials
 
 __all__ = ["GatedCall", "PermissionGate", "Remembered", "remembered_name"]
 
@@ -38,11 +38,12 @@ def remembered_name(tool: str, subject: str) -> str:
 class PermissionGate:
     """Decides by the rule sets of an agent's chain, root first. The effective right can only get stricter on the way down."""
 
-    __slots__ = ("_labels", "chain")
+    __slots__ = ("_denials", "_labels", "chain")
 
     def __init__(self, chain: Sequence[PermissionRules], labels: Sequence[str]) -> None:
         self.chain = tuple(chain)
         self._labels = tuple(labels)
+        self._denials: dict[tuple[str, ...], tuple[tuple[str, Rule], ...]] = {}
 
     async def decide(self, call: GatedCall, remembered: Remembered) -> Decision:
         """The verdict for one call. The session's remembered answers are only looked up where a person would be asked."""
@@ -50,6 +51,13 @@ class PermissionGate:
         if decision.verdict is Verdict.ASK and await remembered(remembered_name(call.tool, call.subject)):
             return self._by_rules(call, remembered=True)
         return decision
+
+    def denies_place(self, tools: Sequence[str], place: str) -> bool:
+        """Whether a rule of the chain denies this place to one of these tools: what a search or a listing leaves out."""
+        key = tuple(tools)
+        if key not in self._denials:
+            self._denials[key] = place_denials(self.chain, key)
+        return any(rule.matches(tool, place, grants=False) for tool, rule in self._denials[key])
 
     def _by_rules(self, call: GatedCall, *, remembered: bool) -> Decision:
         return decide(

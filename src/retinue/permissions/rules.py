@@ -27,7 +27,18 @@ from typing import Final
 from retinue.config import PermissionRules, Verdict
 from retinue.errors import ConfigurationError
 
-__all__ = ["COMMAND_TOOLS", "Decision", "Opinion", "Rule", "decide", "opinion", "opinion_of", "parse_rule", "stricter"]
+__all__ = [
+    "COMMAND_TOOLS",
+    "Decision",
+    "Opinion",
+    "Rule",
+    "decide",
+    "opinion",
+    "opinion_of",
+    "parse_rule",
+    "place_denials",
+    "stricter",
+]
 
 COMMAND_TOOLS: Final = frozenset({"execute"})
 """Tools whose main argument is a command line for a shell."""
@@ -49,9 +60,13 @@ class Rule:
     def __str__(self) -> str:
         return self.tool if self.pattern is None else f"{self.tool}({self.pattern})"
 
+    def speaks_of(self, tool: str) -> bool:
+        """Whether this rule is about that tool, for some argument."""
+        return _glob(self.tool, _ANY, ignore_case=False).fullmatch(tool) is not None
+
     def matches(self, tool: str, main_argument: str | None, places: Sequence[str] = (), *, grants: bool) -> bool:
         """Whether this rule speaks of that call. `grants` says that it stands under `allow`, where doubt means no."""
-        if not _glob(self.tool, _ANY, ignore_case=False).fullmatch(tool):
+        if not self.speaks_of(tool):
             return False
         if self.pattern is None:
             return True
@@ -162,6 +177,13 @@ def decide(
     if _RANK[always] < _RANK[decision.verdict]:
         decision = Decision(always, f"this call of `{tool}` {_ALWAYS[always]}, whatever the rules say")
     return decision
+
+
+def place_denials(chain: Sequence[PermissionRules], tools: Sequence[str]) -> tuple[tuple[str, Rule], ...]:
+    """The rules of a chain that deny places to one of these tools, each with that tool: those under `deny` that have a glob.
+    `rule.matches(tool, place, grants=False)` says whether a place is meant."""
+    denials = [_parsed(text) for rules in chain for text in rules.deny]
+    return tuple((tool, rule) for tool in tools for rule in denials if rule.pattern is not None and rule.speaks_of(tool))
 
 
 _NEEDS: Final = {Verdict.DENY: "nobody to call it", Verdict.ASK: "a permission", Verdict.ALLOW: "no permission"}

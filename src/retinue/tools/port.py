@@ -75,6 +75,7 @@ class ToolContext:
 
     __slots__ = (
         "_attributes",
+        "_denies_place",
         "_report",
         "agent_id",
         "attempt",
@@ -101,6 +102,7 @@ class ToolContext:
         attributes: Mapping[str, object] | None = None,
         report: Callable[[str], None] | None = None,
         threads: "ToolThreads | None" = None,
+        denies_place: Callable[[Sequence[str], str], bool] | None = None,
     ) -> None:
         self.agent_id = agent_id
         self.user_id = user_id
@@ -114,6 +116,12 @@ class ToolContext:
         self.idempotency_key = f"{call.message_id}:{call.index}"
         self._attributes: Mapping[str, object] = attributes or {}
         self._report = report
+        self._denies_place = denies_place
+
+    def denies_place(self, tools: Sequence[str], place: str) -> bool:
+        """Whether permission rules deny this place (as rules name places) to one of these tools. For a tool that comes upon
+        places which its arguments do not name, such as a search: it leaves them out."""
+        return self._denies_place is not None and self._denies_place(tools, place)
 
     def get(self, name: str, kind: type[T] = object) -> T:
         """A value of the run's `RuntimeContext.attributes`. A `SecretRef` gives its value.

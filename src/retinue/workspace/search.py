@@ -5,7 +5,7 @@
 
 import difflib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from retinue.workspace.content import MAX_BYTES, FileInfo, kind_of, looks_binary, read_opened, scan
@@ -14,7 +14,7 @@ from retinue.workspace.files import WorkspaceFiles
 from retinue.workspace.matching import matcher_for
 from retinue.workspace.paths import glob_matches
 
-__all__ = ["Found", "Match", "grep", "near_names", "walk"]
+__all__ = ["Found", "Hidden", "Match", "grep", "near_names", "walk"]
 
 MAX_VISITED: Final = 100_000
 """Entries that one walk looks at."""
@@ -32,6 +32,20 @@ class Match(NamedTuple):
     text: str
 
 
+class Hidden:
+    """Paths that are left out of a walk, and how many there were: a folder that is left out counts as one."""
+
+    def __init__(self, denies: Callable[[str], bool]) -> None:
+        self._denies = denies
+        self.count = 0
+
+    def __call__(self, path: str) -> bool:
+        """Whether this path is left out; it is counted then."""
+        hidden = self._denies(path)
+        self.count += hidden
+        return hidden
+
+
 class Found(NamedTuple):
     """The matches of a search. `complete` is False if there are more; `skipped` counts files too large to search."""
 
@@ -40,8 +54,11 @@ class Found(NamedTuple):
     skipped: int
 
 
-def walk(files: WorkspaceFiles, path: str = ".", *, most: int = MAX_VISITED) -> Iterator[FileInfo]:
+def walk(
+    files: WorkspaceFiles, path: str = ".", *, most: int = MAX_VISITED, hidden: Callable[[str], bool] | None = None
+) -> Iterator[FileInfo]:
     """Everything below a folder, depth first and by name, at most `most` entries. A folder that cannot be read is passed over.
+    What is `hidden` is left out, with all that is below it.
 
     Raises:
         FileError: `path` is missing, no folder, protected or outside.
@@ -54,6 +71,8 @@ def walk(files: WorkspaceFiles, path: str = ".", *, most: int = MAX_VISITED) -> 
         seen += 1
         if os.path.basename(entry.path) == _SKIPPED:
             continue
+        if hidden is not None and hidden(entry.path):
+            continue
         yield entry
         if entry.kind == "directory":
             try:
@@ -63,14 +82,25 @@ def walk(files: WorkspaceFiles, path: str = ".", *, most: int = MAX_VISITED) -> 
                 pass
 
 
-def grep(files: WorkspaceFiles, pattern: str, path: str = ".", *, glob: str | None = None, most: int = 200) -> Found:
+def grep(
+    files: WorkspaceFiles,
+    pattern: str,
+    path: str = ".",
+    *,
+    glob: str | None = None,
+    most: int = 200,
+    hidden: Callable[[str], bool] | None = None,
+) -> Found:
     """Lines that match a regular expression, in one file or in all text files below a folder.
 
     Raises:
         FileError: the path is refused or missing, the pattern is none, or it takes too long.
     """
     start = files.stat(path)
-    entries = walk(files, path) if start.kind == "directory" else iter([start])
+    if start.kind == "directory":
+        entries = walk(files, path, hidden=hidden)
+    else:
+        entries = iter([start] if hidden is None or not hidden(start.path) else [])
     matches: list[Match] = []
     skipped = 0
     with matcher_for(pattern) as matcher:
@@ -94,17 +124,18 @@ def grep(files: WorkspaceFiles, pattern: str, path: str = ".", *, glob: str | No
     return Found(matches, True, skipped)
 
 
-def near_names(files: WorkspaceFiles, path: str) -> list[str]:
+def near_names(files: WorkspaceFiles, path: str, hidden: Callable[[str], bool] | None = None) -> list[str]:
     """Paths that somebody who wrote `path` may have meant: like names in the same folder, then the same name elsewhere."""
     try:
         folder, _, name = files.tree.relative(path).rpartition("/")
-        siblings = {os.path.basename(entry.path): entry.path for entry in files.children(folder or ".")}
+        entries = [entry for entry in files.children(folder or ".") if hidden is None or not hidden(entry.path)]
+        siblings = {os.path.basename(entry.path): entry.path for entry in entries}
     except FileError:
         siblings, name = {}, os.path.basename(path)
     folded = {sibling.casefold(): sibling for sibling in siblings}
     like = difflib.get_close_matches(name.casefold(), list(folded)[:_NEAR_VISITED], n=_NEAR)
     found = [siblings[folded[one]] for one in like]
-    for entry in walk(files, most=_NEAR_VISITED):
+    for entry in walk(files, most=_NEAR_VISITED, hidden=hidden):
         if len(found) >= _NEAR:
             break
         if os.path.basename(entry.path) == name and entry.path not in found:

@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from retinue.config import Verdict
-from retinue.tools import FunctionTool, Tool, ToolDeclaration, ToolError, ToolFlags
+from retinue.tools import FunctionTool, Tool, ToolContext, ToolDeclaration, ToolError, ToolFlags
 from retinue.tools.results import bounded, clean_text
 from retinue.workspace.content import FileInfo
 from retinue.workspace.errors import FileError
 from retinue.workspace.files import WorkspaceFiles
 from retinue.workspace.paths import glob_matches, shown
-from retinue.workspace.search import grep, near_names, walk
+from retinue.workspace.search import Hidden, grep, near_names, walk
 
 __all__ = ["FILE_TOOLS", "FileTool", "file_tools"]
 
@@ -60,7 +60,7 @@ class _FileTools:
     def __init__(self, files: WorkspaceFiles) -> None:
         self._files = files
 
-    def read_file(self, path: str, offset: int = 1, limit: int = MAX_LINES) -> str:
+    def read_file(self, context: ToolContext, path: str, offset: int = 1, limit: int = MAX_LINES) -> str:
         """Read a text file of the workspace.
 
         Args:
@@ -73,7 +73,7 @@ class _FileTools:
         try:
             text = self._files.read_text(path)
         except FileError as error:
-            raise self._with_near_names(error, path) from error
+            raise self._with_near_names(error, path, context) from error
         return _page(text.removeprefix("\ufeff"), offset, limit, shown(path))
 
     def write_file(self, path: str, content: str) -> str:
@@ -87,7 +87,7 @@ class _FileTools:
         done = "Created" if written.created else "Replaced"
         return f"{done} {shown(written.path)} ({_lines(content)}, {written.size:,} bytes)."
 
-    def edit_file(self, path: str, old: str, new: str, replace_all: bool = False) -> str:
+    def edit_file(self, context: ToolContext, path: str, old: str, new: str, replace_all: bool = False) -> str:
         """Replace a piece of text in a file of the workspace.
 
         Args:
@@ -109,37 +109,40 @@ class _FileTools:
         try:
             written = self._files.edit_text(path, change)
         except FileError as error:
-            raise self._with_near_names(error, path) from error
+            raise self._with_near_names(error, path, context) from error
         times = "1 place" if counts[-1] == 1 else f"{counts[-1]:,} places"
         return f"Edited {shown(written.path)} in {times}."
 
-    def list_files(self, path: str = ".", pattern: str | None = None) -> str:
+    def list_files(self, context: ToolContext, path: str = ".", pattern: str | None = None) -> str:
         """List a folder of the workspace, or, with a pattern, all files below it whose name or path fits.
 
         Args:
             path: Folder relative to the workspace.
             pattern: Glob such as `*.py` (names, at any depth) or `src/**/*.py` (paths below the folder).
         """
+        hidden = _hidden(context, "list_files")
         try:
             if pattern is None:
-                entries = self._files.children(path)
+                entries = [entry for entry in self._files.children(path) if not hidden(entry.path)]
             else:
                 start = self._files.stat(path).path
                 below = "" if start == "." else f"{start}/"
                 entries = [
                     entry
-                    for entry in walk(self._files, path)
+                    for entry in walk(self._files, path, hidden=hidden)
                     if entry.kind != "directory" and glob_matches(entry.path.removeprefix(below), pattern)
                 ]
         except FileError as error:
-            raise self._with_near_names(error, path) from error
+            raise self._with_near_names(error, path, context) from error
         if not entries:
-            return f"[{shown(path)} is empty]" if pattern is None else f"[no file below {shown(path)} fits `{pattern}`]"
+            empty = "is empty" if not hidden.count else "shows nothing"
+            nothing = f"{shown(path)} {empty}" if pattern is None else f"no file below {shown(path)} fits `{pattern}`"
+            return f"[{_notes(nothing, _left_out(hidden))}]"
         more = len(entries) - MAX_ENTRIES
         note = f"{more:,} more entries; list a folder below, or use a narrower `pattern`" if more > 0 else None
-        return _joined([_entry(entry) for entry in entries[:MAX_ENTRIES]], note)
+        return _joined([_entry(entry) for entry in entries[:MAX_ENTRIES]], _notes(note, _left_out(hidden)))
 
-    def grep_files(self, pattern: str, path: str = ".", glob: str | None = None) -> str:
+    def grep_files(self, context: ToolContext, pattern: str, path: str = ".", glob: str | None = None) -> str:
         """Search the text files of the workspace for a regular expression, line by line.
 
         Args:
@@ -149,25 +152,40 @@ class _FileTools:
         """
         if not pattern:
             raise ToolError("`pattern` is empty", remedy="use `list_files` to list files")
+        hidden = _hidden(context, "grep_files", "read_file")  # a search shows what is in files
         try:
-            found = grep(self._files, pattern, path, glob=glob, most=MAX_MATCHES)
+            found = grep(self._files, pattern, path, glob=glob, most=MAX_MATCHES, hidden=hidden)
         except FileError as error:
-            raise self._with_near_names(error, path) from error
+            raise self._with_near_names(error, path, context) from error
         skipped = f"{found.skipped} large files were not searched" if found.skipped else None
         if not found.matches:
-            return f"[no line matches{f'; {skipped}' if skipped else ''}]"
+            return f"[{_notes('no line matches', skipped, _left_out(hidden))}]"
         more = None if found.complete else "there are more matches; narrow `pattern`, `path` or `glob`"
         lines = [f"{_shown_name(m.path)}:{m.line}: {bounded(m.text.strip(), MAX_MATCH_LINE)}" for m in found.matches]
-        return _joined(lines, "; ".join(note for note in (more, skipped) if note) or None)
+        return _joined(lines, _notes(more, skipped, _left_out(hidden)))
 
-    def _with_near_names(self, error: FileError, path: str) -> FileError:
+    def _with_near_names(self, error: FileError, path: str, context: ToolContext) -> FileError:
         """A missing file's error, with the names that may have been meant."""
         if error.code != "missing":
             return error
-        names = near_names(self._files, path)
+        names = near_names(self._files, path, _hidden(context, "list_files", "read_file"))
         if not names:
             return error
         return FileError(error.message, code=error.code, remedy=f"did you mean {' or '.join(shown(name) for name in names)}?")
+
+
+def _hidden(context: ToolContext, *tools: str) -> Hidden:
+    """What this call may not come upon: the places that rules deny to these tools."""
+    return Hidden(lambda path: context.denies_place(tools, path))
+
+
+def _left_out(hidden: Hidden) -> str | None:
+    paths = "1 path was" if hidden.count == 1 else f"{hidden.count:,} paths were"
+    return f"{paths} left out by permission rules" if hidden.count else None
+
+
+def _notes(*notes: str | None) -> str | None:
+    return "; ".join(note for note in notes if note) or None
 
 
 _READING: Final = ToolFlags(read_only=True, idempotent=True, replayable=True, main_argument="path")
