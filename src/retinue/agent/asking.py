@@ -2,8 +2,9 @@
 
 import asyncio
 import hashlib
+import inspect
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -15,7 +16,7 @@ from retinue.errors import ModelError
 from retinue.events import MessageEvent, ModelCalledEvent, ReasoningDeltaEvent, TextDeltaEvent
 from retinue.ids import new_id
 from retinue.messages import AssistantMessage, ToolCall
-from retinue.models.port import ChatModel, Delta, ModelAnswer, ModelRequest, TextDelta
+from retinue.models.port import Begin, ChatModel, Delta, ModelAnswer, ModelRequest, TextDelta
 from retinue.ops import Draft, DropDraft, PutDraft
 from retinue.secrets import RedactedStream
 from retinue.tools.errors import is_fault
@@ -185,10 +186,20 @@ async def _call_model(run: "Run", step: AskModel, request: ModelRequest, stream:
         return await model.answer(call.request, stream)
 
     middleware = overriding(run.definition.middleware, "around_model_call") if run.definition.middleware else ()
+    begin = _begin_of(model)
     try:
         async with hold:
             if not middleware:
+                if begin is not None:
+                    made = begin(request, stream)
+                    if isinstance(made, ModelAnswer):
+                        return made
+                    try:
+                        return await _within_grace(run, lambda: made)
+                    finally:
+                        _close_unbegun(made)
                 if _heeds_cancellation(model):
+                    await run.tree.land()
                     return await model.answer(request, stream)
                 return await _within_grace(run, lambda: model.answer(request, stream))
             call = ModelCall(request=request, agent_id=request.agent_id, run_id=request.run_id, turn=step.turn, state=run.state)
@@ -201,10 +212,28 @@ async def _call_model(run: "Run", step: AskModel, request: ModelRequest, stream:
         raise _author_fault(run, error, f"model `{model.name}` ({model.provider})", "model_raised") from error
 
 
+def _close_unbegun(made: Awaitable[ModelAnswer]) -> None:
+    """What was never awaited, because a stop came first, is closed: nobody else knows of it."""
+    if inspect.iscoroutine(made):
+        if inspect.getcoroutinestate(made) == inspect.CORO_CREATED:
+            made.close()
+    elif (close := getattr(made, "close_unbegun", None)) is not None:
+        close()
+
+
+def _begin_of(model: ChatModel) -> Begin | None:
+    """How the model answers at once, unless a class derived from it has an `answer` of its own."""
+    for kind in type(model).__mro__:
+        if "begin_answer" in kind.__dict__:
+            return cast("Any", model).begin_answer
+        if "answer" in kind.__dict__:
+            return None
+    return None
+
+
 def _heeds_cancellation(model: ChatModel) -> bool:
-    """Whether the call can run in the run's own task: the adapters are ours. A script's function may do anything."""
-    module = type(model).__module__
-    return module.startswith("retinue.models.") and module != "retinue.models.scripted"
+    """Whether the call can run in the run's own task: the adapters are ours."""
+    return type(model).__module__.startswith("retinue.models.")
 
 
 async def _within_grace(run: "Run", work: Callable[[], Awaitable[ModelAnswer]]) -> ModelAnswer:

@@ -151,7 +151,10 @@ class Run:
             LeaseLost: another process has taken the run over.
             LedgerError: the ledger failed. The run is as the ledger last knew it, and can be resumed.
         """
-        self.stopping.task = asyncio.current_task()
+        if self.definition.middleware:
+            await self.tree.land()
+        if not self.tree.task_to_come:
+            self.stopping.task = asyncio.current_task()
         self.tree.runs[self.row.run_id] = self
         asked = self.tree.stop_of(self.row.lineage)
         if asked is not None:

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from retinue.agent.begun import landing
 from retinue.agent.slots import Slots
 from retinue.clock import Clock
 from retinue.config import Limits
-from retinue.errors import LedgerError
 from retinue.damage import UNREADABLE, damaged
+from retinue.errors import LedgerError
 from retinue.events import (
     Event,
     PermissionRequest,
@@ -182,6 +183,8 @@ class Tree:
         self.answered: set[str] = set()
         self.interruptions = 0
         self.given_up = False
+        self.task_to_come = False
+        """Whether the runs are still driven in their caller's task (`begun`): each gets its own when it has to wait."""
         self.failure: LedgerError | None = None
         self.stops: dict[str, str] = {}
         self.revisit: set[str] = set()
@@ -245,6 +248,17 @@ class Tree:
         """Something came for a run below these delegations: whoever waits for one of them goes on with it."""
         self.revisit.update(invocations)
         self.wake_all()
+
+    async def land(self) -> None:
+        """Be in the task that drives: to be asked before code that looks for it."""
+        if self.task_to_come:
+            await landing()
+
+    def landed(self, task: "asyncio.Task[Any]") -> None:
+        """The runs that were begun in their caller's task are driven by this one."""
+        self.task_to_come = False
+        for run in self.runs.values():
+            run.stopping.task = task
 
     def next_order(self) -> int:
         """The place of the next run in the order in which the tree's runs began."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from retinue.agent.begun import task_of
 from retinue.agent.tree import Viewer
 from retinue.errors import ThreadBusy
 from retinue.events import Event, RunFinishedEvent
@@ -35,8 +36,26 @@ class Driver:
         self._viewer = viewer
         self._started: Started | None = None
         self._stop: tuple[str, str] | None = None
-        self.task = asyncio.create_task(self._drive(), name=f"retinue run of {agent.name}")
-        agent.runtime.drivers.add(self)
+        self.task: asyncio.Task[RunResult] | None = None
+        """None before the run has to wait for the first time, and where it never has to."""
+        self._ended: RunResult | None = None
+        self._begin(at_once=viewer is None and agent.runtime.ledger.immediate)
+
+    def _begin(self, *, at_once: bool) -> None:
+        """Begin the run, here if it can be; it gets its own task when it has to wait."""
+        work, name, drivers = self._drive(), f"retinue run of {self._agent.name}", self._agent.runtime.drivers
+        if at_once:
+            try:
+                waits_for = work.send(None)
+            except StopIteration as end:
+                self._ended = end.value
+                return
+            self.task = task_of(work, waits_for, name)
+            if self._started is not None:
+                self._started.tree.landed(self.task)
+        else:
+            self.task = asyncio.create_task(work, name=name)
+        drivers.add(self)
         self.task.add_done_callback(self._over)
 
     def _over(self, task: "asyncio.Task[RunResult]") -> None:
@@ -56,21 +75,26 @@ class Driver:
         Raises:
             CancelledError: the caller was cancelled. The run has ended then, unless the caller was cancelled twice.
         """
+        task = self.task
+        if task is None:
+            assert self._ended is not None
+            return self._ended
         try:
-            await asyncio.wait((self.task,))
+            await asyncio.wait((task,))
         except asyncio.CancelledError as cancelled:
             self.stop("interrupted", by="caller")
-            await asyncio.wait((self.task,))
-            raise cancelled from (None if self.task.cancelled() else self.task.exception())
-        return self.task.result()
+            await asyncio.wait((task,))
+            raise cancelled from (None if task.cancelled() else task.exception())
+        return task.result()
 
     async def events(self) -> AsyncGenerator[Event, None]:
         """Events of the whole tree as they come; the last one carries the result.
 
         Leaving early stops the run: what nobody follows any more does not go on unseen.
         """
-        viewer, last = self._viewer, None
+        viewer, task, last = self._viewer, self.task, None
         assert viewer is not None
+        assert task is not None
         try:
             while (event := await viewer.get()) is not None:
                 if isinstance(event, RunFinishedEvent) and len(event.path) == 1:
@@ -81,15 +105,17 @@ class Driver:
             assert self._started is not None
             yield _final(result, last, self._started.run.row)
         finally:
-            if not self.task.done():
+            if not task.done():
                 viewer.close()
                 self.stop("the stream was left", by="stream")
-                await asyncio.wait((self.task,))
+                await asyncio.wait((task,))
 
     async def _drive(self) -> "RunResult":
         agent = self._agent
         try:
             self._started = await self._start()
+            if self.task is None:
+                self._started.tree.task_to_come = True
             while True:
                 if self._stop is not None:
                     self._started.run.stopping.ask_with_intent(self._stop[0], by=self._stop[1])

@@ -297,7 +297,8 @@ class Runtime:
     async def _stop_drivers(self) -> None:
         """Let every run end as cancelled. A driver that hangs in code which heeds no cancellation is left behind."""
         drivers = list(self.drivers)
-        tasks: set[asyncio.Task[Any]] = {driver.task for driver in drivers if driver.task is not asyncio.current_task()}
+        tasks: set[asyncio.Task[Any]] = {driver.task for driver in drivers if driver.task is not None}
+        tasks.discard(cast("asyncio.Task[Any]", asyncio.current_task()))
         if not tasks:
             return
         for driver in drivers:

@@ -20,6 +20,7 @@ class MemoryLedger:
 
     def __init__(self) -> None:
         self.url = "memory"
+        self.immediate = True
         self._open = False
         self._tables = Tables()
 

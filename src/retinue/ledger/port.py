@@ -66,6 +66,8 @@ class Ledger(Protocol):
 
     url: str
     """Where it is, as `--ledger` takes it: `memory`, `sqlite:///path`."""
+    immediate: bool
+    """Whether what it is asked is done without waiting, so that a caller needs no task of its own."""
 
     async def open(self) -> None:
         """Open the store, creating it if it is not there. Idempotent.

@@ -1,6 +1,6 @@
 """What a chat model is: one coroutine that answers a request, telling deltas as they come."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from decimal import Decimal
 from typing import Any, Protocol, TypeAlias
@@ -92,6 +92,12 @@ class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: FinishReason = "stop"
     extras: dict[str, Any] = {}
     model: str | None = None
+
+
+Begin: TypeAlias = Callable[["ModelRequest", Emit], ModelAnswer | Awaitable[ModelAnswer]]
+"""What a model may have as `begin_answer`, beside `answer`: the answer if it is there at once, else what is to be awaited for it.
+
+If that has `close_unbegun`, it is called in the end, and does nothing where it was awaited."""
 
 
 class ChatModel(Protocol):

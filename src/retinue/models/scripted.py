@@ -5,7 +5,7 @@ process resumes is answered as if nothing had happened.
 """
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -32,6 +32,29 @@ class _Plan:
     def __init__(self, answer: ModelAnswer, deltas: list[Delta]) -> None:
         self.answer = answer
         self.deltas = deltas
+
+
+class _Later:
+    """The reply of an async function, and what it becomes."""
+
+    __slots__ = ("_become", "_begun", "_reply")
+
+    def __init__(self, reply: Awaitable[Reply], become: Callable[[Reply], ModelAnswer | Awaitable[ModelAnswer]]) -> None:
+        self._reply = reply
+        self._become = become
+        self._begun = False
+
+    def __await__(self) -> Generator[Any, Any, ModelAnswer]:
+        self._begun = True
+        return self._answer().__await__()
+
+    async def _answer(self) -> ModelAnswer:
+        made = self._become(await self._reply)
+        return made if isinstance(made, ModelAnswer) else await made
+
+    def close_unbegun(self) -> None:
+        if not self._begun and inspect.iscoroutine(self._reply):
+            self._reply.close()
 
 
 class ScriptedModel:
@@ -75,25 +98,30 @@ class ScriptedModel:
 
     async def answer(self, request: ModelRequest, emit: Emit) -> ModelAnswer:
         """See `ChatModel`."""
+        made = self.begin_answer(request, emit)
+        return made if isinstance(made, ModelAnswer) else await made
+
+    def begin_answer(self, request: ModelRequest, emit: Emit) -> ModelAnswer | Awaitable[ModelAnswer]:
+        """The answer, unless a turn takes its time or the function is async: then what is to be awaited for it."""
         plan = self._plans.get((request.agent_id, request.step))
         if plan is not None:
             for delta in plan.deltas:
                 emit(delta)
             return plan.answer
         if self._function is not None:
-            return await self._ask(self._function, request, emit)
+            reply = self._function(request)
+            if inspect.isawaitable(reply):
+                return _Later(reply, lambda made: self._replied(made, request, emit))
+            return self._replied(reply, request, emit)
         turn = self.script.turn(request.agent_id, request.step)
         if turn is None:
             raise self._no_turn(request)
-        return await self._play(turn, request, emit)
+        return self._play(turn, request, emit)
 
     async def close(self) -> None:
         """See `ChatModel`."""
 
-    async def _ask(self, function: ReplyFunction, request: ModelRequest, emit: Emit) -> ModelAnswer:
-        reply = function(request)
-        if inspect.isawaitable(reply):
-            reply = await reply
+    def _replied(self, reply: Reply, request: ModelRequest, emit: Emit) -> ModelAnswer | Awaitable[ModelAnswer]:
         if isinstance(reply, ModelAnswer):
             for delta in _deltas(reply.reasoning, [reply.text] if reply.text else []):
                 emit(delta)
@@ -102,26 +130,36 @@ class ScriptedModel:
             reply = Turn(text=reply)
         if not isinstance(reply, Turn):
             reply = parse_script([reply]).agents["*"].turns[0]
-        return await self._play(reply, request, emit, fill=False)
+        return self._play(reply, request, emit, fill=False)
 
-    async def _play(self, turn: Turn, request: ModelRequest, emit: Emit, *, fill: bool = True) -> ModelAnswer:
+    def _play(self, turn: Turn, request: ModelRequest, emit: Emit, *, fill: bool = True) -> ModelAnswer | Awaitable[ModelAnswer]:
         view = _view(request)
         templates = fill and turn.has_templates()
         if templates:
             turn = turn.filled(view)
-        if turn.delay:
-            await self._clock.sleep(turn.delay)
+        if turn.delay or turn.chunk_delay:
+            return self._play_slowly(turn, request, emit, view)
         deltas = _deltas(turn.reasoning, turn.pieces())
         for delta in deltas:
             emit(delta)
-            if turn.chunk_delay:
-                await self._clock.sleep(turn.chunk_delay)
-        if turn.error is not None:
-            raise self._error(turn)
-        answer = self.script.answer(turn, request.step, view)
-        if fill and not (templates or turn.delay or turn.chunk_delay or turn.usage == "estimate"):
+        answer = self._answer(turn, request, view)
+        if fill and not (templates or turn.usage == "estimate"):
             self._plans[request.agent_id, request.step] = _Plan(answer, deltas)
         return answer
+
+    async def _play_slowly(self, turn: Turn, request: ModelRequest, emit: Emit, view: View) -> ModelAnswer:
+        if turn.delay:
+            await self._clock.sleep(turn.delay)
+        for delta in _deltas(turn.reasoning, turn.pieces()):
+            emit(delta)
+            if turn.chunk_delay:
+                await self._clock.sleep(turn.chunk_delay)
+        return self._answer(turn, request, view)
+
+    def _answer(self, turn: Turn, request: ModelRequest, view: View) -> ModelAnswer:
+        if turn.error is not None:
+            raise self._error(turn)
+        return self.script.answer(turn, request.step, view)
 
     def _target(self) -> Target:
         return Target(self.provider, self.name, self._path or "the script", local=True)

@@ -51,6 +51,7 @@ class SqliteLedger:
             raise ConfigurationError(f"durability `{durability}` is unknown", remedy="use `full` or `process`")
         self.path = Path(os.path.abspath(path))
         self.url = f"sqlite:///{self.path}"
+        self.immediate = False
         self.durability: Durability = durability
         self._hooks = hooks
         self._busy_timeout = busy_timeout

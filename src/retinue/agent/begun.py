@@ -1,0 +1,58 @@
+"""Work that begins at once in the task of whoever asks for it, and gets a task of its own only if it has to wait.
+
+A run of a model that answers at once, on a ledger in memory, needs no task at all. Python 3.12 knows this as eager tasks. What
+asks for the current task must not do so before it waits: `landing` says when that is.
+"""
+
+import asyncio
+import types
+from collections.abc import Coroutine, Generator
+from typing import Any, TypeVar
+
+__all__ = ["landing", "task_of"]
+
+T = TypeVar("T")
+
+
+def task_of(work: Coroutine[Any, Any, T], waits_for: Any, name: str) -> "asyncio.Task[T]":
+    """A task that goes on with work that has been begun and waits for something."""
+    return asyncio.create_task(_Begun(work, waits_for), name=name)
+
+
+class _Begun(Coroutine[Any, Any, T]):
+    """A coroutine that has been begun, as a task takes it; otherwise (name, frame) it looks like the coroutine itself.
+
+    Not a coroutine that awaits the work: one that is cancelled before its first step would leave the work where it is.
+    """
+
+    def __init__(self, work: Coroutine[Any, Any, T], waits_for: Any) -> None:
+        self._work: Coroutine[Any, Any, T] = work
+        self._first: tuple[Any] | None = (waits_for,)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._work, name)
+
+    def send(self, value: Any) -> Any:
+        """First give what the work waits for, then go on with it."""
+        if self._first is not None:
+            (waits_for,), self._first = self._first, None
+            return waits_for
+        return self._work.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        """See `Coroutine`."""
+        self._first = None
+        return self._work.throw(*error)
+
+    def close(self) -> None:
+        """See `Coroutine`."""
+        self._work.close()
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        raise NotImplementedError("it is for a task")
+
+
+@types.coroutine
+def landing() -> Generator[None, None, None]:
+    """Wait until the loop's next turn: the work is in a task of its own then."""
+    yield
