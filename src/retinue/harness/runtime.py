@@ -151,7 +151,7 @@ class Runtime:
             ledger=self.ledger,
             clock=self.clock,
             owner_id=self.owner_id,
-            threads=ToolThreads(self.limits.tool_threads),
+            threads=ToolThreads(self.limits.tool_threads, clock=self.clock),
             redactor=self.redactor,
             end_child=end_child,
         )

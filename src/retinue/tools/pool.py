@@ -9,10 +9,11 @@ import contextvars
 import functools
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeVar
 
-from retinue.clock import Clock
+from retinue.clock import Clock, SystemClock
 from retinue.errors import ConfigurationError, RetinueError
 
 __all__ = ["RunningCall", "ToolThreads"]
@@ -21,6 +22,8 @@ T = TypeVar("T")
 
 _JOIN_SECONDS = 1.0
 """How long `close` waits for a worker that has nothing to do; it ends within microseconds."""
+_PATIENCE = 10.0
+"""Seconds that a call waits for a thread, at least, while stuck calls hold all of them; at most twice that."""
 
 
 class RunningCall(NamedTuple):
@@ -40,7 +43,7 @@ class _Outcome(NamedTuple):
 class _Job:
     """One call. Its fields change only under the pool's lock."""
 
-    __slots__ = ("abandoned", "call", "future", "id", "loop", "name", "owner", "task", "thread")
+    __slots__ = ("abandoned", "call", "future", "id", "loop", "name", "owner", "started_at", "task", "thread")
 
     def __init__(self, job_id: int, name: str, owner: str, call: Callable[[], Any]) -> None:
         self.id = job_id
@@ -51,6 +54,7 @@ class _Job:
         self.future: asyncio.Future[_Outcome] = self.loop.create_future()
         self.task = asyncio.current_task()
         self.thread: threading.Thread | None = None
+        self.started_at = 0
         self.abandoned = False
 
     def deliver(self, outcome: _Outcome) -> None:
@@ -74,14 +78,16 @@ class ToolThreads:
     """At most `limit` synchronous calls at once; the rest wait in order.
 
     A call whose waiter was cancelled no longer counts, so that stuck tools do not stop the others: there are never more
-    than twice `limit` threads. Threads start when they are needed and are daemons: they never hold up the end of the process.
+    than twice `limit` threads. Where stuck calls hold all of these, a call that waits fails after a while, by `clock`: it
+    says what is stuck. Threads start when they are needed and are daemons: they never hold up the end of the process.
     """
 
-    def __init__(self, limit: int, *, name: str = "retinue-tool") -> None:
+    def __init__(self, limit: int, *, name: str = "retinue-tool", clock: Clock | None = None) -> None:
         if limit < 1:
             raise ConfigurationError("`ToolThreads(limit=…)` must be at least 1", remedy="leave at least one thread")
         self._limit = limit
         self._name = name
+        self._clock = clock or SystemClock()
         self._changed = threading.Condition()
         self._queue: deque[_Job] = deque()
         self._running: dict[int, _Job] = {}
@@ -90,6 +96,8 @@ class ToolThreads:
         self._last_id = 0
         self._closed = False
         self._watchers: list[_Watcher] = []
+        self._returned = 0
+        self._relief: asyncio.Task[None] | None = None
 
     async def run(self, function: Callable[..., T], /, *args: Any, name: str | None = None, owner: str = "") -> T:
         """Call `function(*args)` in a thread, with the caller's context variables, and return what it returns.
@@ -98,7 +106,8 @@ class ToolThreads:
         started then never does.
 
         Raises:
-            RetinueError: `tool_threads_closed`, the pool is closed.
+            RetinueError: `tool_threads_closed`, the pool is closed; `tool_threads_stuck`, calls that were given up and do
+                not end hold all threads.
         """
         call = functools.partial(contextvars.copy_context().run, function, *args)
         with self._changed:
@@ -109,6 +118,7 @@ class ToolThreads:
             self._queue.append(job)
             self._grow()
             self._changed.notify()
+            self._look_after_queue()
         try:
             outcome = await job.future
         except BaseException:
@@ -177,6 +187,10 @@ class ToolThreads:
             dropped = list(self._queue)
             self._queue.clear()
             self._changed.notify_all()
+            relief, self._relief = self._relief, None
+        if relief is not None:
+            relief.cancel()
+            await asyncio.wait((relief,))
         for job in dropped:
             job.deliver(_Outcome(error=_closed_error()))
         await self.idle(grace, clock)
@@ -211,6 +225,36 @@ class ToolThreads:
                 self._queue.remove(job)
             job.abandoned = True
             self._grow()
+            self._look_after_queue()
+
+    def _stuck(self) -> bool:
+        """Whether there will be no thread until one of the abandoned calls returns."""
+        return len(self._running) >= 2 * self._limit and all(job.abandoned for job in self._running.values())
+
+    def _look_after_queue(self) -> None:
+        """See to it that no call waits without end for stuck ones. Under the lock, in a loop's thread."""
+        relieving = self._relief is not None and not self._relief.done()
+        if self._queue and self._stuck():
+            if not relieving:
+                work, nobody = self._relieve(), contextvars.Context()  # it is none of its first caller's
+                loop = asyncio.get_running_loop()
+                self._relief = loop.create_task(work, name="retinue: stuck tool threads", context=nobody)
+        elif relieving and self._relief is not None:
+            self._relief.cancel()
+
+    async def _relieve(self) -> None:
+        while True:
+            with self._changed:
+                waiting, returned = list(self._queue), self._returned
+            await self._clock.sleep(_PATIENCE)
+            with self._changed:
+                late = [job for job in waiting if job in self._queue] if self._stuck() and returned == self._returned else []
+                for job in late:
+                    self._queue.remove(job)
+                    job.deliver(_Outcome(error=_stuck_error(self._running.values())))
+                if not (self._queue and self._stuck()):
+                    self._relief = None
+                    return
 
     def _work(self) -> None:
         while True:
@@ -233,6 +277,7 @@ class ToolThreads:
                 if self._queue:
                     job = self._queue.popleft()
                     job.thread = me
+                    job.started_at = self._clock.now_ms()
                     self._running[job.id] = job
                     return job
             self._threads.discard(me)
@@ -241,6 +286,7 @@ class ToolThreads:
     def _finish(self, job: _Job, outcome: _Outcome) -> None:
         with self._changed:
             del self._running[job.id]
+            self._returned += 1
             ready = [watcher for watcher in self._watchers if not self._busy(watcher.concerns)]
             self._watchers = [watcher for watcher in self._watchers if watcher not in ready]
         job.deliver(outcome)
@@ -266,3 +312,23 @@ async def _sleep(clock: Clock, seconds: float) -> None:
 
 def _closed_error() -> RetinueError:
     return RetinueError("the tool threads are closed", code="tool_threads_closed", remedy="start a new runtime")
+
+
+def _stuck_error(stuck: Iterable[_Job]) -> RetinueError:
+    since: dict[str, list[int]] = {}
+    for job in stuck:
+        since.setdefault(job.name, []).append(job.started_at)
+    held = ", ".join(f"`{name}` since {_time(min(times))}{_count(len(times))}" for name, times in since.items())
+    return RetinueError(
+        f"no thread for a synchronous tool: calls that were given up and do not end hold all of them, {held}",
+        code="tool_threads_stuck",
+        remedy="give those tools a time limit of their own, or raise `Limits(tool_threads=…)`",
+    )
+
+
+def _time(milliseconds: int) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _count(calls: int) -> str:
+    return f" ({calls} calls)" if calls > 1 else ""
