@@ -243,7 +243,7 @@ class Calls:
             tool=action.call.name,
             agent_id=gated.subject,
             arguments=bounded(action.call.arguments, 4_000),
-            description=bounded(description.strip().split("\n", 1)[0], 200),
+            description=_described(description, gated),
         )
         if run.tree.services.redactor.active:
             request, _ = run.tree.services.redactor.event(request, encode(request))
@@ -468,6 +468,14 @@ class Calls:
         tasks = [one.task for one in self._running.values() if one.task is not None]
         self._running.clear()
         await self._run.tree.services.end(tasks, self._run.tree.limits.stop_grace)
+
+
+def _described(description: str, gated: GatedCall) -> str:
+    """What a person reads of the tool; before it, where the path really leads if that is another place than is written."""
+    text = bounded(description.strip().split("\n", 1)[0], 200)
+    if len(gated.forms) > 1:  # the path from the root, and where that leads through links
+        text = f"`{bounded(gated.forms[0], 300)}` is really `{bounded(gated.forms[-1], 300)}`. {text}"
+    return text
 
 
 def _no_outcome(name: str, made: object) -> CallOutcome:

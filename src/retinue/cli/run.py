@@ -88,6 +88,7 @@ async def trusted_agent(
 ) -> "HarnessAgent":
     """A built agent for a workspace; agent files that nobody has confirmed are confirmed here first (D-23)."""
     from retinue.harness import HarnessAgent
+    from retinue.harness.harness_agent import UNKNOWN_TOOL
 
     agent = HarnessAgent(
         name,
@@ -102,12 +103,16 @@ async def trusted_agent(
     if trust:
         agent.workspace.trust()
     try:
-        return await agent.build()
+        await agent.build()
     except UntrustedWorkspace as error:
         if not await _confirmed(error):
             raise
         agent.workspace.trust()
-        return await agent.build()
+        await agent.build()
+    for found in agent.diagnostics:
+        if found.code == UNKNOWN_TOOL:  # a rule that was typed here, and protects or allows nothing
+            raise ConfigurationError(found.message, code="invalid_permission_rule", remedy=found.remedy)
+    return agent
 
 
 async def _confirmed(error: UntrustedWorkspace) -> bool:

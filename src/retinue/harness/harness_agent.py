@@ -8,6 +8,7 @@ from typing import Any
 
 from retinue.agent.definition import AgentDefinition
 from retinue.agent.middleware import Middleware
+from retinue.agent.results import READ_RESULT
 from retinue.config import UNSET, ChatClientConfig, Limits, PermissionRules, RuntimeContext, Unset
 from retinue.errors import UntrustedWorkspace
 from retinue.events import PermissionRequest
@@ -16,17 +17,22 @@ from retinue.harness.runtime import Runtime
 from retinue.ids import check_scope_id
 from retinue.ledger.port import Ledger
 from retinue.models.port import ChatModel
+from retinue.permissions.mistakes import check_globs, unknown_tools
 from retinue.subagents.declaration import SubAgent
 from retinue.subagents.diagnostics import Diagnostic
 from retinue.subagents.equipment import Equipment, assemble
 from retinue.subagents.loading import LoadReport, load_subagents
 from retinue.subagents.registry import Roster, general_purpose, merge_subagents
-from retinue.tools.harness import ToolHarness
+from retinue.subagents.roster_tools import ROSTER_TOOLS
+from retinue.tools.harness import ToolHarness, collect
 from retinue.tools.port import Capability
 from retinue.workspace.layout import Workspace
-from retinue.workspace.tools import file_tools
+from retinue.workspace.tools import FILE_TOOLS, file_tools
 
-__all__ = ["HarnessAgent"]
+__all__ = ["UNKNOWN_TOOL", "HarnessAgent"]
+
+UNKNOWN_TOOL = "unknown_tool_in_rule"
+"""The code of the diagnostic for a rule whose tool nobody has."""
 
 _log = logging.getLogger("retinue")
 
@@ -100,6 +106,8 @@ class HarnessAgent(Agent):
             disable_subagents=disable_subagents,
             leaf=leaf,
         )
+        if permissions is not None and not disable_file_tools:
+            check_globs(permissions, FILE_TOOLS, self.workspace.root)
 
     async def build(self) -> "HarnessAgent":
         """See `Agent.build`.
@@ -155,6 +163,7 @@ class HarnessAgent(Agent):
     def _roster(self, context: RuntimeContext | None) -> Roster:
         """The four sources (A-04), by the precedence of D-05. What they have to say is in `diagnostics`, and logged once."""
         if self._disable_subagents or self._leaf is True:
+            self._report(self._mistaken_rules(Roster()))
             return Roster()
         shared = _loaded(self.workspace.subagents_dir)
         user = LoadReport()
@@ -167,12 +176,39 @@ class HarnessAgent(Agent):
             user_files=user,
             shared_files=shared,
         )
-        self.diagnostics = (*shared.diagnostics, *user.diagnostics, *merged.diagnostics)
+        mistaken = self._mistaken_rules(merged.roster)
+        self._report((*shared.diagnostics, *user.diagnostics, *merged.diagnostics, *mistaken))
+        return merged.roster
+
+    def _report(self, found: Sequence[Diagnostic]) -> None:
+        self.diagnostics = tuple(found)
         for diagnostic in self.diagnostics:
             if str(diagnostic) not in self._reported:
                 self._reported.add(str(diagnostic))
                 _log.warning("%s", diagnostic)
-        return merged.roster
+
+    def _mistaken_rules(self, roster: Roster) -> list[Diagnostic]:
+        """Rules for tools that nobody has. Nothing is said where not all tools are known: children of factories have their
+        own, and so have those that are made of another agent's configuration."""
+        known = _tools_of(self._capabilities, roster)
+        if self._permissions is None or known is None:
+            return []
+        found = unknown_tools(self._permissions, known)
+        return [Diagnostic(severity="warning", code=UNKNOWN_TOOL, message=one.message, remedy=one.remedy) for one in found]
+
+
+def _tools_of(capabilities: Sequence[Capability], roster: Roster) -> set[str] | None:
+    """The names of all tools that an agent with these, and its children at any depth, can have; None if they are not known."""
+    names = {*FILE_TOOLS, *ROSTER_TOOLS, READ_RESULT}
+    todo = [*capabilities, *(one.declaration for one in roster)]
+    while todo:
+        one = todo.pop()
+        names.add(one.name)
+        if isinstance(one, SubAgent):
+            if one.source == "factory":
+                return None
+            todo += collect(one.tool_harnesses)
+    return names
 
 
 def _loaded(folder: Path) -> LoadReport:

@@ -33,7 +33,10 @@ from retinue.subagents.roster_arguments import (
     limit,
 )
 
-__all__ = ["roster_handlers"]
+__all__ = ["ROSTER_TOOLS", "roster_handlers"]
+
+ROSTER_TOOLS: Final = ("agent_spawn", "agent_send", "agent_list")
+"""The names of the tools of the roster."""
 
 FINISHED_LISTED: Final = 10
 
