@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.agent.projection import Projection, inherit_entries, project
+from retinue.agent.projection import Projection, inherited_history, project
 from retinue.events import (
     Event,
     MessageEvent,
@@ -17,7 +17,7 @@ from retinue.events import (
     ToolCallResultEvent,
     encode,
 )
-from retinue.messages import AssistantMessage, CallRef, Entry, ToolCall, ToolResult, Usage, UserMessage
+from retinue.messages import AssistantMessage, CallRef, ToolCall, ToolResult, Usage, UserMessage
 from retinue.ops import Record
 from retinue.rows import ThreadKey
 
@@ -76,8 +76,13 @@ def test_a_fork_has_the_history_without_the_message_in_flight_and_without_bound_
 
 
 def test_a_fork_shares_entries_that_hold_nothing_bound_to_a_provider() -> None:
-    entries = [Entry(UserMessage(id="m0", text="go")), Entry(AssistantMessage(id="m1", text="hm"))]
-    assert all(mine is theirs for mine, theirs in zip(inherit_entries(entries), entries, strict=True))
+    plain = project(records(START, INPUT, MessageEvent(message=AssistantMessage(id="m1", text="hm"))))
+    copied = inherited_history(plain)
+    assert copied is not plain.history
+    assert all(mine is theirs for mine, theirs in zip(copied, plain.history, strict=True))
+    bound = project(records(START, INPUT, MessageEvent(message=AssistantMessage(id="m1", text="hm", reasoning="so"))))
+    shared = [mine is theirs for mine, theirs in zip(inherited_history(bound), bound.history, strict=True)]
+    assert shared == [True, False]
 
 
 @pytest.mark.contract("H-27")

@@ -78,7 +78,7 @@ async def afterwards(agent: Agent, row: InvocationRow) -> InvocationRow:
     return found
 
 
-@pytest.mark.contract("D-07", "A-33")
+@pytest.mark.contract("D-07")
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 async def test_it_is_stopping_until_its_thread_returns(kind: str, tmp_path: Path) -> None:
     agent, blocking, clock = scene("memory" if kind == "memory" else tmp_path / "l.db")

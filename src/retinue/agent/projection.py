@@ -38,7 +38,7 @@ from retinue.messages import (
 )
 from retinue.ops import Record
 
-__all__ = ["OUTPUT_NOTICE", "OpenCalls", "Projection", "inherit_entries", "project"]
+__all__ = ["OUTPUT_NOTICE", "OpenCalls", "Projection", "inherited_history", "project"]
 
 OUTPUT_NOTICE: Final = "output"
 """The kind of the notice that gives an answer back whose form is not the one that the run asks for."""
@@ -78,6 +78,7 @@ class Projection:
         "agent_id",
         "answered",
         "attempt",
+        "bound",
         "call_ids",
         "cancel",
         "checked",
@@ -116,6 +117,8 @@ class Projection:
         self.max_iters = 10
         self.envelope_hash = ""
         self.output: OutputSpec | None = None
+        self.bound = False
+        """Whether a message of the history holds reasoning or extras, which only its own provider takes back."""
         self.cut = False
         """Whether a result of the history was cut, so that there is something to read on in."""
         self._reset_run()
@@ -178,6 +181,8 @@ class Projection:
                 self.repairing = True
             return
         self.last = message
+        if message.reasoning is not None or message.extras:
+            self.bound = True
         if message.calls:
             self.call_ids.update(call.id for call in message.calls)
             self.open = OpenCalls(message, seq, attempt, self.state)
@@ -278,13 +283,15 @@ _HANDLERS: Final[dict[type[Event], Callable[[Projection, Any, int, int], None]]]
 }
 
 
-def inherit_entries(entries: Iterable[Entry]) -> list[Entry]:
+def inherited_history(parent: Projection) -> list[Entry]:
     """The history of a fork (D-14): the same messages, without reasoning and extras that are bound to a provider's state.
 
     Entries that hold none are shared, and with them the bytes that an adapter made.
     """
+    if not parent.bound:
+        return list(parent.history)
     made: list[Entry] = []
-    for entry in entries:
+    for entry in parent.history:
         message = entry.message
         if isinstance(message, AssistantMessage) and (message.reasoning is not None or message.extras):
             plain = AssistantMessage(id=message.id, text=message.text, calls=message.calls, provider=message.provider)
@@ -300,7 +307,7 @@ def project(own: Iterable[Record], inherited: Iterable[Record] = ()) -> Projecti
     for record in inherited:
         base.apply(decode(record), record.seq, record.attempt)
     projection = Projection()
-    projection.history = inherit_entries(base.history)
+    projection.history = inherited_history(base)
     projection.call_ids = base.call_ids
     projection.cut = base.cut
     projection.state = base.state

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from retinue.agent.begun import landing
+from retinue.agent.kept import KeptProjections
 from retinue.agent.slots import Slots
 from retinue.clock import Clock
 from retinue.config import Limits
@@ -57,6 +58,7 @@ class Services:
     threads: Any
     redactor: Redactor = field(default_factory=Redactor)
     stored_blobs: dict[str, float] = field(default_factory=dict[str, float])
+    projections: KeptProjections = field(default_factory=KeptProjections)
     strays: "set[asyncio.Task[Any]]" = field(default_factory=set["asyncio.Task[Any]"])
     end_child: "EndChild | None" = None
     """How a child whose code is gone is ended from its journal (floor 5 knows)."""

@@ -32,8 +32,11 @@ __all__ = ["Started", "begin", "checked", "go_on"]
 class Started:
     """A root run that is ready to be driven in this process."""
 
-    def __init__(self, agent: "Agent", tree: Tree, run: Run, context: RuntimeContext | None) -> None:
+    def __init__(
+        self, agent: "Agent", tree: Tree, run: Run, context: RuntimeContext | None, thread: ThreadRow | None = None
+    ) -> None:
         self._agent = agent
+        self._thread = thread
         self.tree = tree
         self.run = run
         self.context = context
@@ -44,6 +47,11 @@ class Started:
         try:
             end = await self.run.drive()
             result = await self._result(end)
+            if self._thread is not None:
+                journal = self.run.journal
+                self.tree.services.projections.keep(
+                    self._thread, generation=journal.generation, head=journal.head, projection=journal.projection
+                )
             if end.status == "cancelled" and self.tree.interruptions:
                 raise asyncio.CancelledError  # the driver itself was cancelled: the end is recorded, now it learns of it
             return result
@@ -146,10 +154,8 @@ async def begin(
         )
     else:
         await _check_idle(runtime, key)
-        stored = await runtime.ledger.journal(key)
-        assert stored is not None
-        projection = project(stored.own, stored.inherited)
-        generation, head, depth = stored.row.generation, stored.row.head, row.depth
+        row, projection = await _projection(runtime, row)
+        generation, head, depth = row.generation, row.head, row.depth
     run_id = new_id("run")
     run_row = RunRow(
         run_id=run_id,
@@ -174,7 +180,17 @@ async def begin(
     run.acknowledge = acknowledged
     runtime.trees[run_id] = tree
     tree.runs[run_id] = run
-    return Started(agent, tree, run, context)
+    return Started(agent, tree, run, context, created or row)
+
+
+async def _projection(runtime: Runtime, row: ThreadRow) -> tuple[ThreadRow, Projection]:
+    """What a thread's journal says, and its row at that head."""
+    kept = runtime.services.projections.take(row)
+    if kept is not None:
+        return row, kept
+    stored = await runtime.ledger.journal(row.key)
+    assert stored is not None
+    return stored.row, project(stored.own, stored.inherited)
 
 
 async def _check_idle(runtime: Runtime, key: ThreadKey) -> None:

@@ -16,7 +16,7 @@ from retinue.agent.definition import AgentDefinition, envelope_from_blob
 from retinue.agent.journal import Batch
 from retinue.agent.middleware import Fork, overriding
 from retinue.agent.ports import CallOutcome, Prepared
-from retinue.agent.projection import Projection, inherit_entries, project
+from retinue.agent.projection import Projection, inherited_history, project
 from retinue.agent.recovery import recover
 from retinue.agent.results import named_in
 from retinue.agent.run import Run, RunEnd
@@ -127,7 +127,7 @@ def fork_projection(parent: Projection, policy: SubAgentContextPolicy) -> Projec
     projection = Projection()
     batch = parent.open
     if policy is SubAgentContextPolicy.FORK and batch is not None:
-        projection.history = inherit_entries(parent.history)
+        projection.history = inherited_history(parent)
         projection.call_ids = parent.call_ids - {call.id for call in batch.message.calls}
         projection.state = dict(batch.state)
         projection.cut = parent.cut

@@ -1,0 +1,154 @@
+"""A thread's projection is kept between its runs, and never used for a thread that is not exactly as it was left."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from retinue import Agent, PermissionRules, Runtime, RuntimeContext, ScriptedModel, SubAgent, tool
+from retinue.agent.kept import KeptProjections
+from retinue.agent.projection import Projection, project
+from retinue.events import Event
+from retinue.ledger.port import Journal, Ledger
+from retinue.messages import Entry, UserMessage
+from retinue.models.port import ModelRequest
+from retinue.rows import ThreadKey, ThreadRow
+
+pytestmark = pytest.mark.anyio
+
+HERE = RuntimeContext(session_id="s")
+KEY = ThreadKey("", "s", "main")
+
+
+@tool
+async def look() -> str:
+    """Look around."""
+    return "seen"
+
+
+def reply(request: ModelRequest) -> Any:
+    last = request.history[-1].message
+    if not isinstance(last, UserMessage) or request.agent_id == "child":
+        return f"{request.agent_id} is done"
+    calls: list[dict[str, Any]] = [{"name": "look", "arguments": {}}, {"name": "child", "arguments": {"input": "x"}}]
+    return {"text": "first", "calls": calls} if last.text.startswith("work") else f"heard {len(request.history)}"
+
+
+def agent(runtime: Runtime) -> Agent:
+    child = SubAgent("child", "Helps.", instructions="Help.", surface="tool", context_policy="fork")
+    rules = PermissionRules(allow=["child", "look"])
+    return Agent("root", model=ScriptedModel(reply), tools=[look], subagents=[child], runtime=runtime, permissions=rules)
+
+
+def plain(value: Any) -> Any:
+    """Everything that a projection says, in comparable form."""
+    made = {name: getattr(value, name) for name in Projection.__slots__}
+    made["history"] = [msgspec.to_builtins(entry.message) for entry in value.history]
+    return {name: unplaced(one) if isinstance(one, Event) else one for name, one in made.items()}
+
+
+def unplaced(event: Event) -> Event:
+    """The event without its place, which only a decoded one has."""
+    return msgspec.structs.replace(event, path=(), invocations=(), key=None, run_id="", seq=0, at=0)
+
+
+async def stored(ledger: Ledger) -> Journal:
+    journal = await ledger.journal(KEY)
+    assert journal is not None
+    return journal
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+async def test_what_is_kept_is_what_the_journal_says(kind: str, tmp_path: Path) -> None:
+    async with Runtime(ledger="memory" if kind == "memory" else tmp_path / "l.db") as runtime:
+        one = agent(runtime)
+        for text in ("hello", "work", "hello", "work"):
+            await one.run(text, context=HERE)
+            journal = await stored(runtime.ledger)
+            kept = runtime.services.projections.take(journal.row)
+            assert kept is not None
+            assert plain(kept) == plain(project(journal.own, journal.inherited))
+            runtime.services.projections.keep(
+                journal.row, generation=journal.row.generation, head=journal.row.head, projection=kept
+            )
+
+
+async def test_the_next_run_reads_no_journal(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Runtime() as runtime:
+        one = agent(runtime)
+        await one.run("hello", context=HERE)
+
+        async def refused(_key: ThreadKey) -> None:
+            raise AssertionError("the journal was read")
+
+        monkeypatch.setattr(runtime.ledger, "journal", refused)
+        assert (await one.run("again", context=HERE)).text == "heard 3"
+
+
+async def test_what_another_process_wrote_is_read(tmp_path: Path) -> None:
+    async with Runtime(ledger=tmp_path / "l.db") as mine, Runtime(ledger=tmp_path / "l.db") as theirs:
+        assert (await agent(mine).run("one", context=HERE)).text == "heard 1"
+        assert (await agent(theirs).run("two", context=HERE)).text == "heard 3"
+        assert (await agent(mine).run("three", context=HERE)).text == "heard 5"
+
+
+async def test_a_thread_that_was_purged_and_made_again_is_a_new_one() -> None:
+    async with Runtime() as runtime:
+        one = agent(runtime)
+        await one.run("one", context=HERE)
+        await runtime.ledger.purge(KEY)
+        assert (await one.run("two", context=HERE)).text == "heard 1"
+
+
+async def test_a_failed_run_leaves_a_thread_that_goes_on_from_its_journal() -> None:
+    def fails(request: ModelRequest) -> Any:
+        if len(request.history) == 3:
+            raise ValueError("mine")
+        return f"heard {len(request.history)}"
+
+    async with Runtime() as runtime:
+        one = Agent("root", model=ScriptedModel(fails), runtime=runtime)
+        await one.run("one", context=HERE)
+        assert (await one.run("two", context=HERE, check=False)).status == "failed"
+        assert (await one.run("three", context=HERE)).text == "heard 4"
+        journal = await stored(runtime.ledger)
+        kept = runtime.services.projections.take(journal.row)
+        assert plain(kept) == plain(project(journal.own, journal.inherited))
+
+
+def ended(messages: int) -> Projection:
+    projection = project([])
+    projection.history = [Entry(UserMessage(id=f"m{number}", text="x")) for number in range(messages)]
+    projection.finished = object()  # type: ignore[assignment]
+    return projection
+
+
+def row(name: str, **more: Any) -> ThreadRow:
+    return ThreadRow(key=ThreadKey("", "s", name), default_agent_id="root", created_at=1, generation=1, head=5, **more)
+
+
+def test_those_used_last_are_kept_within_the_bound() -> None:
+    kept = KeptProjections(max_messages=10)
+    for name in ("a", "b", "c"):
+        kept.keep(row(name), generation=1, head=5, projection=ended(4))
+    assert kept.take(row("a")) is None
+    assert kept.take(row("b")) is not None
+    kept.keep(row("big"), generation=1, head=5, projection=ended(11))
+    assert kept.take(row("big")) is None
+    assert kept.take(row("c")) is not None
+
+
+@pytest.mark.parametrize("other", [{"created_at": 2}, {"generation": 2}, {"head": 6}])
+def test_a_thread_that_is_not_as_it_was_left_is_not_found(other: dict[str, int]) -> None:
+    kept = KeptProjections()
+    kept.keep(row("a"), generation=1, head=5, projection=ended(1))
+    assert kept.take(msgspec.structs.replace(row("a"), **other)) is None
+
+
+def test_what_is_open_is_not_kept() -> None:
+    kept = KeptProjections()
+    running = ended(1)
+    running.finished = None
+    kept.keep(row("a"), generation=1, head=5, projection=running)
+    assert kept.take(row("a")) is None
