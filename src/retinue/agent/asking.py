@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from retinue.agent.answers import call_name, checked_answer, checked_delta
+from retinue.agent.begun import until_done
 from retinue.agent.middleware import ModelCall, Reasoning, chain, overriding
 from retinue.agent.next_step import AskModel
 from retinue.agent.slots import Hold
@@ -240,7 +241,7 @@ async def _within_grace(run: "Run", work: Callable[[], Awaitable[ModelAnswer]]) 
     """A call of an author's code in a task of its own: at a stop it is waited for no longer than the grace, then given up."""
     task = asyncio.create_task(_guarded(run, work), name=f"retinue model call of {run.definition.agent_id}")
     try:
-        await asyncio.wait((task,))
+        await until_done(task)
     except asyncio.CancelledError:
         task.cancel()
         clock = run.journal.clock

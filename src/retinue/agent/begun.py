@@ -1,4 +1,4 @@
-"""Work that begins at once in the task of whoever asks for it, and gets a task of its own only if it has to wait.
+"""Work that begins at once in the task of whoever asks for it, and gets a task of its own only if it has to wait; waiting for it.
 
 A run of a model that answers at once, on a ledger in memory, needs no task at all. Python 3.12 knows this as eager tasks. What
 asks for the current task must not do so before it waits: `landing` says when that is.
@@ -9,7 +9,7 @@ import types
 from collections.abc import Coroutine, Generator
 from typing import Any, TypeVar
 
-__all__ = ["landing", "task_of"]
+__all__ = ["landing", "task_of", "until_done"]
 
 T = TypeVar("T")
 
@@ -50,6 +50,23 @@ class _Begun(Coroutine[Any, Any, T]):
 
     def __await__(self) -> Generator[Any, Any, T]:
         raise NotImplementedError("it is for a task")
+
+
+async def until_done(task: "asyncio.Task[Any]") -> None:
+    """Wait until a task is done, whatever comes of it; a cancellation of the waiter leaves it alone. `asyncio.wait` for one."""
+    if task.done():
+        return
+    waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def wake(_task: object) -> None:
+        if not waiter.done():
+            waiter.set_result(None)
+
+    task.add_done_callback(wake)
+    try:
+        await waiter
+    finally:
+        task.remove_done_callback(wake)
 
 
 @types.coroutine

@@ -68,8 +68,12 @@ async def go_on_from_ledger(run: "Run", conflict: LedgerConflict, retries: int) 
     if row is None or stored is None or retries > RETRIES:
         raise conflict
     run.begin_anew(row, project(stored.own, stored.inherited), generation=stored.row.generation, head=stored.row.head)
+    events, ops = old.lost()
     if conflict.code in ("cancelled", "label") or foreign:
-        _keep(run, *old.lost())
+        _keep(run, events, ops)
+    for op in ops:
+        if isinstance(op, RequestCancel):  # a stop is never taken back
+            run.journal.stage_op(op)
     intent = await ledger.cancel_intent(row.lineage)
     if intent is not None:
         run.stopping.ask(intent)
@@ -105,5 +109,5 @@ def _keep(run: "Run", events: Sequence[Event], ops: Sequence[Op]) -> None:
         if isinstance(event, _HAPPENED) and not gone:
             run.journal.stage(event)
     for op in ops:
-        if isinstance(op, PutBlob | PutState | DropDraft | RequestCancel):
+        if isinstance(op, PutBlob | PutState | DropDraft):
             run.journal.stage_op(op)

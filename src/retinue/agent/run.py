@@ -101,6 +101,7 @@ class Run:
         self.stopping = Stopping(self)
         self.calls = Calls(self)
         self._mail: list[Mail] = []
+        self._taken: tuple[str, ...] = ()
         self._mail_waits = stored
         self._unasked = stored
         self._wake: asyncio.Future[None] | None = None
@@ -124,7 +125,7 @@ class Run:
     def begin_anew(self, row: RunRow, projection: Projection, *, generation: int, head: int) -> None:
         """Go on from what the ledger holds; what was staged is given up."""
         self.journal = self._journal(row, projection, generation=generation, head=head, stored=True)
-        self._mail_waits = True
+        self._mail_waits, self._taken = True, ()
 
     @property
     def stop_reason(self) -> str | None:
@@ -230,7 +231,15 @@ class Run:
                 self.stopping.cancelled()
             except LedgerConflict as conflict:
                 retries += 1
-                await go_on_from_ledger(self, conflict, retries)
+                await self._resolve(conflict, retries)
+
+    async def _resolve(self, conflict: LedgerConflict, retries: int) -> None:
+        """Go on from the ledger after a conflict; a stop that comes meanwhile is taken in as anywhere else."""
+        while True:
+            try:
+                return await go_on_from_ledger(self, conflict, retries)
+            except asyncio.CancelledError:
+                self.stopping.cancelled()
 
     async def _step(self) -> RunEnd | None:
         """One step; the run's end if that was it."""
@@ -242,7 +251,8 @@ class Run:
         projection = self.projection
         if self._mail_waits:
             self._mail_waits = False
-            self._mail = await self.tree.services.ledger.mail(self.row.key)
+            letters = await self.tree.services.ledger.mail(self.row.key)
+            self._mail = [letter for letter in letters if letter.mail_id not in self._taken]
         if self.stopping.reason is not None and projection.cancel is None and projection.finished is None:
             self.journal.stage(CancelSeenEvent(reason=self.stopping.reason))
         step = next_step(projection, self._mail, self.definition.tools)
@@ -281,6 +291,7 @@ class Run:
     def _take_answer(self, step: TakeAnswer) -> None:
         answer = step.answer
         self._mail = [letter for letter in self._mail if letter.mail_id != step.mail_id]
+        self._taken = (*self._taken, step.mail_id)  # until that is committed, it still lies there
         self.journal.stage_op(TakeMail(self.row.key, step.mail_id))
         if step.ref is not None:
             self.journal.stage(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
+from retinue.agent.begun import until_done
 from retinue.clock import Clock
 from retinue.errors import LedgerConflict, LedgerError
 from retinue.ledger.port import Ledger
@@ -132,8 +133,7 @@ async def until_stopped(services: "Services", row: InvocationRow, stuck: Sequenc
     """Give a delegation its last state once what was stuck in its child has returned. If this process ends first, whoever
     opens the ledger next does it (`settle_stopped`)."""
     for one in stuck:
-        if not one.task.done():
-            await asyncio.wait((one.task,))
+        await until_done(one.task)
         await services.threads.returned(one.task)
     try:
         await services.ledger.commit([_stopped(row, services.clock)])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from retinue.agent.begun import task_of
+from retinue.agent.begun import task_of, until_done
 from retinue.agent.tree import Viewer
 from retinue.errors import ThreadBusy
 from retinue.events import Event, RunFinishedEvent
@@ -80,10 +80,10 @@ class Driver:
             assert self._ended is not None
             return self._ended
         try:
-            await asyncio.wait((task,))
+            await until_done(task)
         except asyncio.CancelledError as cancelled:
             self.stop("interrupted", by="caller")
-            await asyncio.wait((task,))
+            await until_done(task)
             raise cancelled from (None if task.cancelled() else task.exception())
         return task.result()
 
@@ -108,7 +108,7 @@ class Driver:
             if not task.done():
                 viewer.close()
                 self.stop("the stream was left", by="stream")
-                await asyncio.wait((task,))
+                await until_done(task)
 
     async def _drive(self) -> "RunResult":
         agent = self._agent
