@@ -10,6 +10,7 @@ from retinue.agent.output import OutputType
 from retinue.agent.projection import Projection, project
 from retinue.agent.recovery import recover
 from retinue.agent.run import Run, RunEnd
+from retinue.agent.start import stage_run
 from retinue.agent.tree import Tree, Viewer
 from retinue.config import RuntimeContext
 from retinue.errors import RunCancelled, RunFailed, ThreadBusy
@@ -21,7 +22,6 @@ from retinue.harness.takeover import take_over
 from retinue.ids import check_scope_id, new_id
 from retinue.rows import RunRow, ThreadKey, ThreadRow
 from retinue.states import RequestState, RunState
-from retinue.subagents.delegate import stage_run
 
 if TYPE_CHECKING:
     from retinue.harness.agent import Agent

@@ -17,7 +17,9 @@ from retinue.messages import CallRef, ToolCall
 from retinue.models.port import ToolSpec
 from retinue.permissions.gate import GatedCall
 from retinue.rows import ThreadKey, ThreadRow
-from retinue.subagents.delegate import ChildEnd, Delegation, Format, create_idle_child, delegate, limit_refusal, reattach
+from retinue.subagents.births import create_idle_child
+from retinue.subagents.delegate import delegate, limit_refusal, reattach
+from retinue.subagents.delegation import ChildEnd, Delegation, Format
 from retinue.subagents.equipment import Equipment, assemble, check_supported, child_equipment
 from retinue.subagents.registry import Roster
 from retinue.subagents.resolved import ResolvedDeclaration

@@ -15,7 +15,8 @@ from retinue.events import SubAgentInvocationStartedEvent
 from retinue.messages import CallRef, ToolCall
 from retinue.models.port import ToolSpec
 from retinue.permissions.gate import GatedCall
-from retinue.subagents.delegate import ChildEnd, Delegation, Format, delegate, limit_refusal, reattach
+from retinue.subagents.delegate import delegate, limit_refusal, reattach
+from retinue.subagents.delegation import ChildEnd, Delegation, Format
 from retinue.subagents.equipment import Equipment, assemble, child_equipment
 from retinue.subagents.resolved import ResolvedDeclaration
 

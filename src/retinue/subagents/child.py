@@ -1,0 +1,169 @@
+"""A child that runs in this process, seen from its parent: its time limit, its end, and what the parent is told of it."""
+
+import asyncio
+from typing import Any, Final
+
+import msgspec
+
+from retinue.agent.journal import Batch
+from retinue.agent.ports import CallOutcome, Prepared
+from retinue.agent.results import named_in
+from retinue.agent.run import Run, RunEnd
+from retinue.agent.stopping import until_stopped
+from retinue.agent.texts import bounded
+from retinue.events import (
+    SubAgentInvocationCancelledEvent,
+    SubAgentInvocationCompletedEvent,
+    SubAgentInvocationFailedEvent,
+)
+from retinue.models.text import dumps
+from retinue.ops import PutInvocation
+from retinue.rows import InvocationRow
+from retinue.states import InvocationState, ResultStatus
+from retinue.subagents.delegation import ChildEnd, Format
+
+__all__ = ["Child"]
+
+SUMMARY_CHARACTERS: Final = 2_000
+TIMEOUT: Final = "timeout"
+TIME_LIMIT: Final = "limit:timeout_seconds"
+"""Why a child was stopped that reached its time limit; its parent is told `timeout`."""
+
+
+class Child:
+    """A child that runs in this process, seen from its parent."""
+
+    __slots__ = ("_child", "_invocation", "_run", "_timeout", "_words")
+
+    def __init__(self, run: Run, child: Run, invocation: InvocationRow, words: Format, timeout: float | None) -> None:
+        self._run = run
+        self._child = child
+        self._invocation = invocation
+        self._words = words
+        self._timeout = timeout
+
+    def prepared(self) -> Prepared:
+        """The child as a call that may start. Alone in its batch it needs no task of its own."""
+        return Prepared(execute=self._execute, stop=self._child.stopping.ask, inline=self._timeout is None)
+
+    async def _execute(self) -> CallOutcome:
+        if self._timeout is None:
+            end = await self._child.drive()
+        else:
+            end = await self._within(self._timeout)
+        return self.outcome(end, self._child.take())
+
+    async def _within(self, seconds: float) -> RunEnd:
+        """Drive the child; at the limit it is stopped like any other stop, and ends with what it has."""
+
+        def reached() -> None:
+            self._child.stopping.ask_with_intent(TIME_LIMIT, by="time limit", below="the time limit of a run above was reached")
+
+        async def watch() -> None:
+            await self._child.journal.clock.sleep(seconds)
+            reached()
+
+        if seconds <= 0:  # it was reached while nobody worked on the run
+            reached()
+        timer = asyncio.create_task(watch(), name=f"retinue time limit {self._invocation.invocation_id}")
+        try:
+            return await self._child.drive()
+        finally:
+            timer.cancel()
+            await asyncio.gather(timer, return_exceptions=True)
+
+    def put(self, state: InvocationState, stage: Any, reason: str | None = None) -> None:
+        """Move the invocation's row on, with the next commit of whoever `stage` belongs to."""
+        before = self._invocation
+        self._invocation = msgspec.structs.replace(
+            before, state=state, reason=reason, updated_at=self._run.journal.clock.now_ms()
+        )
+        stage(PutInvocation(self._invocation, (before.state, before.attempt)))
+
+    def outcome(self, end: RunEnd, batch: Batch) -> CallOutcome:
+        """The call's outcome: the child's end, the invocation's, and the lifecycle event, for one commit."""
+        if end.status == "waiting":
+            if self._invocation.state is not InvocationState.WAITING:
+                self.put(InvocationState.WAITING, batch.ops.append)
+            return CallOutcome(suspended=True, batch=batch)
+        self._run.tree.busy.discard(self._invocation.child)
+        text, wanted = self._child.projection.text, self._child.projection.output
+        if end.status == "completed" and wanted is not None:
+            text = dumps(self._child.answer().plain).decode()  # the value alone, whatever stood around it
+        status, reason, message = end.status, end.reason, end.message
+        if end.status == "cancelled" and end.reason == TIME_LIMIT:
+            seconds = self._invocation.timeout_seconds
+            limit = "" if seconds is None else f" of {seconds:g} s"
+            told = f"the time limit{limit} was reached"
+            status, reason, message = TIMEOUT, TIMEOUT, f"{told}; {message}" if message else told
+        state = InvocationState.FAILED if status == TIMEOUT else InvocationState(end.status)
+        if end.status == "cancelled" and self._child.stopping.stuck:
+            self._stay_stopping(state, batch, reason)
+        else:
+            self.put(state, batch.ops.append, reason)
+        child_end = ChildEnd(status=status, text=text, reason=reason, message=message, remedy=end.remedy, row=self._invocation)
+        return CallOutcome(
+            content=self._words.content(child_end),
+            status=_RESULT_STATUS[status],
+            metadata=self._metadata(status, reason),
+            blobs=named_in(text, self._child.projection.history),
+            events=[self._terminal(child_end)],
+            batch=batch,
+        )
+
+    def _stay_stopping(self, then: InvocationState, batch: Batch, reason: str | None) -> None:
+        """Something of the child still runs, fenced from writing: the parent is told the end, and the row follows (M8)."""
+        services, stuck = self._run.tree.services, self._child.stopping.stuck
+        self._invocation = msgspec.structs.replace(self._invocation, owner=services.owner_id, ends_as=then)
+        self.put(InvocationState.STOPPING, batch.ops.append, reason)
+        row = self._invocation
+        batch.told.append(lambda: services.watch(until_stopped(services, row, stuck), row.name))
+
+    def _metadata(self, status: str, reason: str | None) -> dict[str, Any]:
+        """What H-10 promises on the tool result."""
+        row = self._invocation
+        made: dict[str, Any] = {
+            "subAgentStatus": "failed" if status == TIMEOUT else status,
+            "subAgentSessionId": row.child.session,
+            "subAgentThreadId": row.child.thread,
+            "subAgentName": row.name,
+            "invocationId": row.invocation_id,
+            "contextPolicy": row.context_policy,
+        }
+        if reason is not None:
+            made["reason"] = reason
+        wanted = self._child.projection.output
+        if status == "completed" and wanted is not None:
+            made |= {"contentType": "application/json", "outputName": wanted.name}
+        return made
+
+    def _terminal(
+        self, end: ChildEnd
+    ) -> SubAgentInvocationCompletedEvent | SubAgentInvocationFailedEvent | SubAgentInvocationCancelledEvent:
+        row, projection = self._invocation, self._child.projection
+        common: dict[str, Any] = {
+            "invocation_id": row.invocation_id,
+            "call": row.call,
+            "parent_tool_call_id": row.call_id,
+            "child_agent_id": row.child_agent_id,
+            "child_session_id": row.child.session,
+            "child_thread_id": row.child.thread,
+            "context_policy": row.context_policy,
+            "depth": row.depth,
+            "usage": projection.tree_usage,
+            "cost": projection.cost,
+        }
+        text = bounded(end.text, SUMMARY_CHARACTERS)
+        if end.status == "completed":
+            return SubAgentInvocationCompletedEvent(summary=text, **common)
+        if end.status == "cancelled":
+            return SubAgentInvocationCancelledEvent(reason=end.reason or "", partial_text=text, **common)
+        return SubAgentInvocationFailedEvent(error_type=end.reason or "failed", message=end.message, partial_text=text, **common)
+
+
+_RESULT_STATUS: Final = {
+    "completed": ResultStatus.OK,
+    "failed": ResultStatus.ERROR,
+    TIMEOUT: ResultStatus.ERROR,
+    "cancelled": ResultStatus.CANCELLED,
+}

@@ -1,0 +1,49 @@
+"""What a surface asks for when it delegates, and what it is given to put into words."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from retinue.agent.definition import AgentDefinition
+from retinue.config import SubAgentContextPolicy
+from retinue.rows import InvocationRow, ThreadRow
+
+__all__ = ["ChildEnd", "Delegation", "Format"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Delegation:
+    """What a surface asks for. `definition` is the child as it will run; `existing` a child thread to go on with."""
+
+    definition: AgentDefinition
+    name: str
+    source: str
+    surface: str
+    text: str
+    context_policy: SubAgentContextPolicy
+    timeout_seconds: float | None = None
+    inherits_output: bool = False
+    existing: ThreadRow | None = None
+    agent_key: str | None = None
+    label: str | None = None
+    metadata: Mapping[str, Any] | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class ChildEnd:
+    """How a delegation ended, for a surface to put into words. `status` is completed, failed, timeout or cancelled."""
+
+    status: str
+    text: str
+    reason: str | None
+    message: str
+    remedy: str | None
+    row: InvocationRow
+
+
+class Format:
+    """How a surface words a child's end."""
+
+    def content(self, end: ChildEnd) -> str:
+        """The tool result's text."""
+        raise NotImplementedError
