@@ -1,14 +1,12 @@
 """`Agent`: an agent that can run, with its tools and subagents, on a ledger."""
 
-import asyncio
-import inspect
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal, Self, cast
+from typing import Any, Final, Literal, Self
 from weakref import WeakSet
 
 from retinue.agent.definition import AgentDefinition
@@ -24,14 +22,15 @@ from retinue.config import (
     RuntimeContext,
     Unset,
 )
-from retinue.errors import ConfigurationError, ThreadBusy, UnknownId
+from retinue.errors import ConfigurationError, UnknownId
 from retinue.events import Event, PermissionRequest
 from retinue.harness.checks import check_agent_arguments, check_context, check_text, ledger_files
 from retinue.harness.driving import Driver
-from retinue.harness.requests import answer_request, find_request, request_view
+from retinue.harness.requests import request_view
 from retinue.harness.results import RunResult
 from retinue.harness.running import Started, begin, checked, go_on
 from retinue.harness.runtime import Runtime
+from retinue.harness.steering import answer, cancel
 from retinue.harness.stored import check_below, check_tools, started_with, stored_rules
 from retinue.harness.takeover import find_root
 from retinue.harness.threads import Thread, Threads
@@ -39,7 +38,7 @@ from retinue.ids import check_agent_id
 from retinue.ledger.port import Ledger
 from retinue.models.port import ChatModel
 from retinue.rows import RunRow, ThreadKey
-from retinue.states import RequestState, RunState
+from retinue.states import RequestState
 from retinue.subagents.declaration import SubAgent
 from retinue.subagents.equipment import Equipment, assemble, check_supported
 from retinue.subagents.lookup import check_children, child_definition
@@ -411,45 +410,7 @@ class Agent:
                 would have to be gone on with here, and this agent cannot; nothing is recorded then.
         """
         await self.build()
-        if isinstance(request, str):
-            request_id, user = request, user_id or ""
-        else:
-            request_id, user = request.request_id, "" if request.key is None else request.key.user
-        asked = await find_request(self.runtime, request_id, user=user)
-        if asked.state is RequestState.OPEN and asked.root_run not in self.runtime.trees:
-            root = await find_root(self.runtime, asked.root_run)
-            if not root.state.terminal and not await self._driven_elsewhere(root):
-                await self.definition_of(root)
-        row = await answer_request(self.runtime, request_id, user=user, allow=allow, remember=remember, by=by, note=note)
-        tree = self.runtime.trees.get(row.root_run)
-        if tree is not None:
-            tree.answer_came(request_id, row.run_id, row.invocations)
-            return None
-        root = await find_root(self.runtime, row.root_run)
-        if root.state.terminal or await self._driven_elsewhere(root):
-            return None
-        try:
-            return await self.resume(row.root_run, check=False)
-        except ThreadBusy:
-            return None  # another answer, or another process, goes on with it
-
-    async def _driven_elsewhere(self, root: RunRow) -> bool:
-        """Whether another process that is alive holds the run."""
-        if root.state is not RunState.RUNNING or root.owner is None or root.owner == self.runtime.owner_id:
-            return False
-        return await self.runtime.ledger.owner_alive(root.owner)
-
-    async def answer_by_callback(self, request: PermissionRequest) -> None:
-        """Ask `on_request` and record what it says. Only True allows; what is not a bool denies, and says so."""
-        assert self.on_request is not None
-        allowed: object = self.on_request(request)
-        if inspect.isawaitable(allowed):  # a plain function may answer as well
-            allowed = await allowed
-        note = ""
-        if not isinstance(cast("object", allowed), bool):
-            note = f"`on_request` returned {type(allowed).__name__}, not True or False, which counts as a denial"
-            _log.warning("request %s for `%s` was denied: %s", request.request_id, request.tool, note)
-        await self.answer(request, allow=allowed is True, note=note, by="on_request")
+        return await answer(self, request, allow=allow, remember=remember, note=note, by=by, user_id=user_id)
 
     async def cancel(self, run_id: str | None = None, *, reason: str = "cancelled", user_id: str | None = None) -> None:
         """Stop a run and everything below it; without an id, every run of this agent that is being driven here.
@@ -465,23 +426,7 @@ class Agent:
             UnknownId: there is no such run.
         """
         await self.build()
-        if run_id is None:
-            trees = [(root, tree) for root, tree in self.runtime.trees.items() if tree in self.own_trees]
-            roots = [root for root, tree in trees if user_id in (None, _user_of(tree))]
-            await asyncio.gather(*(self.runtime.cancel(root, reason, by="user") for root in roots))
-            return
-        user = user_id or ""
-        live = next((root for root, tree in self.runtime.trees.items() if run_id in tree.runs and _user_of(tree) == user), None)
-        root_id = live or (await find_root(self.runtime, run_id, user=user)).run_id
-        if await self.runtime.cancel(root_id, reason, by="user", run_id=run_id):
-            return
-        root = await find_root(self.runtime, root_id)
-        if root.state.terminal or await self._driven_elsewhere(root):
-            return
-        try:
-            await self.resume(root.run_id, check=False)
-        except ThreadBusy:
-            return  # somebody else goes on with it, and finds the intent
+        await cancel(self, run_id, reason=reason, user_id=user_id)
 
     def thread_handle(self, key: ThreadKey, agent_id: str) -> Thread:
         """The handle of a thread of this agent's ledger."""
@@ -514,10 +459,6 @@ class Agent:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
-
-
-def _user_of(tree: Tree) -> str:
-    return next((run.row.key.user for run in tree.runs.values()), "")
 
 
 def _as_tool(given: Callable[..., Any] | Capability) -> Capability:

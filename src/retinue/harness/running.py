@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from retinue.agent.conflicts import still_ours
@@ -17,6 +18,7 @@ from retinue.errors import RunCancelled, RunFailed, ThreadBusy
 from retinue.harness.requests import request_view
 from retinue.harness.results import RunResult
 from retinue.harness.runtime import Runtime
+from retinue.harness.steering import ask_callback
 from retinue.harness.stored import plain_rules
 from retinue.harness.takeover import take_over
 from retinue.ids import check_scope_id, new_id
@@ -219,7 +221,7 @@ def _tree(
 ) -> Tree:
     on_request: Callable[[Any], Awaitable[Any]] | None = None
     if agent.on_request is not None:
-        on_request = agent.answer_by_callback
+        on_request = partial(ask_callback, agent)
     tree = Tree(
         agent.runtime.services,
         agent.limits,

@@ -1,0 +1,104 @@
+"""What is done to runs from outside: their questions answered, by a person or a callback, and their stopping."""
+
+import asyncio
+import inspect
+import logging
+from typing import TYPE_CHECKING, Final, Literal, cast
+
+from retinue.agent.tree import Tree
+from retinue.errors import ThreadBusy
+from retinue.events import PermissionRequest
+from retinue.harness.requests import answer_request, find_request
+from retinue.harness.runtime import Runtime
+from retinue.harness.takeover import find_root
+from retinue.rows import RunRow
+from retinue.states import RequestState, RunState
+
+if TYPE_CHECKING:
+    from retinue.harness.agent import Agent
+    from retinue.harness.results import RunResult
+
+__all__ = ["answer", "ask_callback", "cancel"]
+
+_log: Final = logging.getLogger("retinue")
+
+
+async def answer(
+    agent: "Agent",
+    request: PermissionRequest | str,
+    *,
+    allow: bool,
+    remember: Literal["once", "session"],
+    note: str,
+    by: str,
+    user_id: str | None,
+) -> "RunResult | None":
+    """See `Agent.answer`."""
+    runtime = agent.runtime
+    if isinstance(request, str):
+        request_id, user = request, user_id or ""
+    else:
+        request_id, user = request.request_id, "" if request.key is None else request.key.user
+    asked = await find_request(runtime, request_id, user=user)
+    if asked.state is RequestState.OPEN and asked.root_run not in runtime.trees:
+        root = await find_root(runtime, asked.root_run)
+        if not root.state.terminal and not await _driven_elsewhere(runtime, root):
+            await agent.definition_of(root)  # before anything is recorded: it will have to be gone on with here
+    row = await answer_request(runtime, request_id, user=user, allow=allow, remember=remember, by=by, note=note)
+    tree = runtime.trees.get(row.root_run)
+    if tree is not None:
+        tree.answer_came(request_id, row.run_id, row.invocations)
+        return None
+    root = await find_root(runtime, row.root_run)
+    if root.state.terminal or await _driven_elsewhere(runtime, root):
+        return None
+    try:
+        return await agent.resume(row.root_run, check=False)
+    except ThreadBusy:
+        return None  # another answer, or another process, goes on with it
+
+
+async def ask_callback(agent: "Agent", request: PermissionRequest) -> None:
+    """Ask `on_request` and record what it says. Only True allows; what is not a bool denies, and says so."""
+    assert agent.on_request is not None
+    allowed: object = agent.on_request(request)
+    if inspect.isawaitable(allowed):  # a plain function may answer as well
+        allowed = await allowed
+    note = ""
+    if not isinstance(cast("object", allowed), bool):
+        note = f"`on_request` returned {type(allowed).__name__}, not True or False, which counts as a denial"
+        _log.warning("request %s for `%s` was denied: %s", request.request_id, request.tool, note)
+    await agent.answer(request, allow=allowed is True, note=note, by="on_request")
+
+
+async def cancel(agent: "Agent", run_id: str | None, *, reason: str, user_id: str | None) -> None:
+    """See `Agent.cancel`."""
+    runtime = agent.runtime
+    if run_id is None:
+        trees = [(root, tree) for root, tree in runtime.trees.items() if tree in agent.own_trees]
+        roots = [root for root, tree in trees if user_id in (None, _user_of(tree))]
+        await asyncio.gather(*(runtime.cancel(root, reason, by="user") for root in roots))
+        return
+    user = user_id or ""
+    live = next((root for root, tree in runtime.trees.items() if run_id in tree.runs and _user_of(tree) == user), None)
+    root_id = live or (await find_root(runtime, run_id, user=user)).run_id
+    if await runtime.cancel(root_id, reason, by="user", run_id=run_id):
+        return
+    root = await find_root(runtime, root_id)
+    if root.state.terminal or await _driven_elsewhere(runtime, root):
+        return
+    try:
+        await agent.resume(root.run_id, check=False)
+    except ThreadBusy:
+        return  # somebody else goes on with it, and finds the intent
+
+
+async def _driven_elsewhere(runtime: Runtime, root: RunRow) -> bool:
+    """Whether another process that is alive holds the run."""
+    if root.state is not RunState.RUNNING or root.owner is None or root.owner == runtime.owner_id:
+        return False
+    return await runtime.ledger.owner_alive(root.owner)
+
+
+def _user_of(tree: Tree) -> str:
+    return next((run.row.key.user for run in tree.runs.values()), "")
