@@ -5,25 +5,20 @@ end with the process, and `next_step` finds the calls again.
 """
 
 import asyncio
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, cast
-
-import msgspec
+from typing import TYPE_CHECKING, Any, cast
 
 from retinue.agent.call_arguments import canonical
 from retinue.agent.middleware import ToolInvocation, chain, overriding
 from retinue.agent.next_step import CallAction, CallStep
 from retinue.agent.ports import CallHandler, CallOutcome, Prepared
+from retinue.agent.questions import close_request, open_request
 from retinue.agent.results import cut, plain_metadata
+from retinue.agent.started_call import StartedCall, no_outcome
 from retinue.agent.texts import CANCELLED, LIMIT_TURNS, STOPPED, UNKNOWN_OUTCOME, bounded, denied, unknown_tool
 from retinue.config import Verdict
 from retinue.errors import ConfigurationError, LedgerError, UnknownId
-from retinue.events import PermissionRequest, RequestClosedEvent, ToolCallResultEvent, encode
-from retinue.ids import new_id
-from retinue.ops import PutRequest
-from retinue.permissions.gate import GatedCall
-from retinue.rows import RequestRow
-from retinue.states import RequestState, ResultStatus
+from retinue.events import ToolCallResultEvent
+from retinue.states import ResultStatus
 from retinue.tools.errors import is_fault
 
 if TYPE_CHECKING:
@@ -31,72 +26,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Calls"]
 
-NOT_RUN: Final = "not_run"
-"""Why a child ended that a middleware answered for, or kept from running."""
-
-
-class _Running:
-    """A call that runs in this process."""
-
-    __slots__ = ("action", "driving", "ended", "fault", "given_up", "prepared", "task")
-
-    def __init__(self, action: CallAction, prepared: Prepared) -> None:
-        self.action = action
-        self.prepared = prepared
-        self.task: asyncio.Task[CallOutcome] | None = None
-        self.driving = False
-        """Whether a child is being driven: it heeds `stop`. Else a middleware is at work around it."""
-        self.ended: CallOutcome | None = None
-        self.fault: BaseException | None = None
-        self.given_up = False
-
-    async def drive(self) -> CallOutcome:
-        """Drive the child of a delegation, once: it has one end.
-
-        Raises:
-            ConfigurationError: it has been driven already.
-        """
-        if self.given_up:
-            raise asyncio.CancelledError
-        if self.driving or self.ended is not None or self.fault is not None:
-            raise ConfigurationError(
-                f"a middleware called `next` twice around the delegation `{self.action.call.name}`",
-                code="next_called_twice",
-                remedy="call `next` at most once around a delegation; a child runs once",
-            )
-        self.driving = True
-        try:
-            self.ended = await self.prepared.execute()
-        except BaseException as error:
-            self.fault = error
-            raise
-        finally:
-            self.driving = False
-        return self.ended
-
-    async def settled(self, made: object) -> CallOutcome:
-        """The call's outcome, if a middleware made `made` of it: a child that it did not let run ends cancelled."""
-        if self.fault is not None:
-            raise self.fault  # the ledger's or ours: never hidden
-        if self.ended is None:
-            assert self.prepared.stop is not None
-            self.prepared.stop(NOT_RUN)
-            await self.drive()
-        ended = self.ended
-        assert ended is not None
-        if ended.suspended:
-            return ended  # a person is waited for, whatever the middleware makes of it
-        if not isinstance(made, CallOutcome):
-            made = _no_outcome(self.action.call.name, made)
-        return replace(made, events=ended.events, batch=ended.batch, suspended=False)
-
 
 class Calls:
     """The open calls of one run, as far as this process works on them."""
 
     def __init__(self, run: "Run") -> None:
         self._run = run
-        self._running: dict[int, _Running] = {}
+        self._running: dict[int, StartedCall] = {}
         self._suspended: set[int] = set()
 
     @property
@@ -106,7 +42,7 @@ class Calls:
 
     async def bring_on(self, actions: tuple[CallAction, ...]) -> bool:
         """Do what each call needs. False if there was nothing to do: all that is left waits for a person."""
-        ready: list[_Running] = []
+        ready: list[StartedCall] = []
         moved = False
         stopping = self._run.stop_reason is not None
         for action in actions:
@@ -116,7 +52,7 @@ class Calls:
             moved = True
             prepared = await self._prepare(action)
             if prepared is not None:
-                ready.append(_Running(action, prepared))
+                ready.append(StartedCall(action, prepared))
         if ready and stopping is (self._run.stop_reason is not None):
             await self._start(ready, alone=len(actions) == 1)
         if self._running:
@@ -138,7 +74,7 @@ class Calls:
         """Gate and prepare one call; None if it has its result already, or waits."""
         call, step = action.call, action.step
         if step is CallStep.CLOSE:
-            await self._close_request(action)
+            await close_request(self._run, action)
             self._record(action, CallOutcome(content=CANCELLED, status=ResultStatus.CANCELLED))
         elif step is CallStep.UNKNOWN:
             self._record(action, CallOutcome(content=UNKNOWN_OUTCOME, status=ResultStatus.UNKNOWN_OUTCOME))
@@ -231,60 +167,8 @@ class Calls:
         if decision.verdict is Verdict.DENY:
             return CallOutcome(content=denied(call.name, decision.because), status=ResultStatus.DENIED)
         if decision.verdict is Verdict.ASK and action.step is CallStep.DECIDE:
-            self._open_request(action, gated, handler.spec.description)
+            open_request(self._run, action, gated, handler.spec.description)
         return None
-
-    def _open_request(self, action: CallAction, gated: GatedCall, description: str) -> None:
-        run = self._run
-        row, now = run.row, run.journal.clock.now_ms()
-        request = PermissionRequest(
-            request_id=new_id("req"),
-            call=action.ref,
-            tool=action.call.name,
-            agent_id=gated.subject,
-            arguments=bounded(action.call.arguments, 4_000),
-            description=_described(description, gated),
-        )
-        if run.tree.services.redactor.active:
-            request, _ = run.tree.services.redactor.event(request, encode(request))
-        run.journal.stage(request)
-        run.journal.stage_op(
-            PutRequest(
-                RequestRow(
-                    request_id=request.request_id,
-                    kind=request.kind,
-                    key=row.key,
-                    run_id=row.run_id,
-                    root_run=row.root,
-                    root=run.tree.root_key,
-                    call=action.ref,
-                    tool=request.tool,
-                    agent_id=request.agent_id,
-                    path=row.path,
-                    invocations=row.invocations,
-                    arguments=request.arguments,
-                    description=request.description,
-                    state=RequestState.OPEN,
-                    opened_at=now,
-                )
-            )
-        )
-        placed = run.placed(request, run.journal.head, now)
-        run.journal.then(lambda: run.tree.asked(placed))
-        run.journal.flush_soon()
-
-    async def _close_request(self, action: CallAction) -> None:
-        """A run that is stopped cancels the questions it has open."""
-        run, batch = self._run, self._run.projection.open
-        request = batch.requests.get(action.ref.index) if batch is not None else None
-        if batch is None or request is None or action.ref.index in batch.closed:
-            return
-        await run.journal.settle()  # the request may still be on its way
-        row = await run.tree.services.ledger.request(request.request_id)
-        run.journal.stage(RequestClosedEvent(request_id=request.request_id, call=action.ref, answer="cancelled"))
-        if row is not None and row.state is RequestState.OPEN:
-            closed = msgspec.structs.replace(row, state=RequestState.CANCELLED, answered_at=run.journal.clock.now_ms())
-            run.journal.stage_op(PutRequest(closed, RequestState.OPEN))
 
     def _refused(self, action: CallAction) -> CallOutcome:
         batch = self._run.projection.open
@@ -295,7 +179,7 @@ class Calls:
             return CallOutcome(content=denied(action.call.name, because, closed.note), status=ResultStatus.DENIED)
         return CallOutcome(content=denied(action.call.name, f"the request was {closed.answer}"), status=ResultStatus.DENIED)
 
-    async def _start(self, ready: list[_Running], *, alone: bool) -> None:
+    async def _start(self, ready: list[StartedCall], *, alone: bool) -> None:
         """Commit the intent where that must come first, then start everything side by side.
 
         `alone`: the run has no other open call, so that it can do this one in its own task.
@@ -320,7 +204,7 @@ class Calls:
             one.task = asyncio.create_task(self._execute(one), name=name)
             one.task.add_done_callback(self._run.wake_up)
 
-    async def _execute(self, one: _Running) -> CallOutcome:
+    async def _execute(self, one: StartedCall) -> CallOutcome:
         run = self._run
         middleware = overriding(run.definition.middleware, "around_tool_call") if run.definition.middleware else ()
         child = one.prepared.stop is not None
@@ -351,7 +235,7 @@ class Calls:
             made = _raised(one.action.call.name, error)
         if child:
             return await one.settled(made)
-        return made if isinstance(cast("object", made), CallOutcome) else _no_outcome(one.action.call.name, made)
+        return made if isinstance(cast("object", made), CallOutcome) else no_outcome(one.action.call.name, made)
 
     async def _progress(self) -> None:
         """Wait until a call ends, mail comes, or the run is to stop; record what ended."""
@@ -405,7 +289,7 @@ class Calls:
                 one.given_up = True
             self._record(one.action, outcome, one.prepared)
 
-    def _give_up(self, one: _Running) -> None:
+    def _give_up(self, one: StartedCall) -> None:
         if one.task is not None:
             self._run.stopping.give_up(one.task, one.action.call.name)
         one.given_up = True
@@ -419,7 +303,7 @@ class Calls:
             one.task is task and one.prepared.stop is not None and (one.driving or not around) for one in self._running.values()
         )
 
-    def _stopped(self, one: _Running) -> CallOutcome:
+    def _stopped(self, one: StartedCall) -> CallOutcome:
         return CallOutcome(
             content=STOPPED, status=ResultStatus.CANCELLED if one.task and one.task.done() else ResultStatus.UNKNOWN_OUTCOME
         )
@@ -468,19 +352,6 @@ class Calls:
         tasks = [one.task for one in self._running.values() if one.task is not None]
         self._running.clear()
         await self._run.tree.services.end(tasks, self._run.tree.limits.stop_grace)
-
-
-def _described(description: str, gated: GatedCall) -> str:
-    """What a person reads of the tool; before it, where the path really leads if that is another place than is written."""
-    text = bounded(description.strip().split("\n", 1)[0], 200)
-    if len(gated.forms) > 1:  # the path from the root, and where that leads through links
-        text = f"`{bounded(gated.forms[0], 300)}` is really `{bounded(gated.forms[-1], 300)}`. {text}"
-    return text
-
-
-def _no_outcome(name: str, made: object) -> CallOutcome:
-    text = f"`{name}` failed: a middleware returned {type(made).__name__}, not a `CallOutcome`"
-    return CallOutcome(content=text, status=ResultStatus.ERROR)
 
 
 def _raised(name: str, error: BaseException) -> CallOutcome:
