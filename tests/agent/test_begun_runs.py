@@ -2,16 +2,20 @@
 
 import asyncio
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from retinue import Agent, ModelAnswer, PermissionRules, RunCancelled, RuntimeContext, ScriptedModel, SubAgent
+from retinue import Agent, ModelAnswer, PermissionRules, RunCancelled, Runtime, RuntimeContext, ScriptedModel, SubAgent
 from retinue.agent.begun import landing, task_of
+from retinue.states import RunState
 
 pytestmark = pytest.mark.anyio
 
 SCRIPT = {"root": [{"calls": [{"name": "child", "arguments": {"input": "x"}}]}, "done"], "child": ["child is done"]}
+
+CHILD = SubAgent("child", "Helps.", instructions="Help.", surface="tool")
 
 
 def begun(work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
@@ -19,8 +23,7 @@ def begun(work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
 
 
 def agent(model: Any, **more: Any) -> Agent:
-    child = SubAgent("child", "Helps.", instructions="Help.", surface="tool")
-    return Agent("root", model=model, subagents=[child], permissions=PermissionRules(allow=["child"]), **more)
+    return Agent("root", model=model, subagents=[CHILD], permissions=PermissionRules(allow=["child"]), **more)
 
 
 async def test_a_run_that_never_waits_needs_no_task() -> None:
@@ -113,3 +116,15 @@ async def test_a_fault_of_the_beginning_is_the_callers() -> None:
         await one.run("go", context=RuntimeContext(session_id="s"))
     assert one.runtime.drivers == set()
     await one.close()
+
+
+async def test_what_waits_on_disk_when_its_stream_ends_still_waits_after_the_close(tmp_path: Path) -> None:
+    rules = PermissionRules(ask=["child"])
+    one = Agent("root", model=ScriptedModel(SCRIPT), subagents=[CHILD], permissions=rules, ledger=tmp_path / "l.db")
+    async with one:
+        events = [event async for event in one.stream("go")]
+    assert getattr(events[-1], "status", None) == "waiting"
+    async with Runtime(ledger=tmp_path / "l.db") as runtime:
+        (row,) = await runtime.ledger.runs()
+        assert row.state is RunState.WAITING
+        assert await runtime.ledger.cancel_intent(row.lineage) is None

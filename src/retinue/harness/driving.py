@@ -63,8 +63,15 @@ class Driver:
         if not task.cancelled():
             task.exception()  # seen: the caller may have left
 
+    @property
+    def over(self) -> bool:
+        """Whether nothing is driven any more: the run has ended, or waits on disk."""
+        return self._ended is not None or (self.task is not None and self.task.done())
+
     def stop(self, reason: str, *, by: str) -> None:
-        """Stop the run; the intent travels with its next commit."""
+        """Stop the run, unless it has been driven to its end; the intent travels with its next commit."""
+        if self.over:
+            return
         self._stop = (reason, by)
         if self._started is not None:
             self._started.run.stopping.ask_with_intent(reason, by=by)

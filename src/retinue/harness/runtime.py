@@ -296,7 +296,7 @@ class Runtime:
 
     async def _stop_drivers(self) -> None:
         """Let every run end as cancelled. A driver that hangs in code which heeds no cancellation is left behind."""
-        drivers = list(self.drivers)
+        drivers = [driver for driver in self.drivers if not driver.over]
         tasks: set[asyncio.Task[Any]] = {driver.task for driver in drivers if driver.task is not None}
         tasks.discard(cast("asyncio.Task[Any]", asyncio.current_task()))
         if not tasks:
