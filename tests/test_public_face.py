@@ -14,7 +14,7 @@ import retinue
 
 SKETCH = Path(__file__).parents[2] / "shared" / "api" / "retinue.pyi"
 
-HEAVY: Final = ("pydantic", "aiohttp", "rich", "yaml", "sqlite3", "genai_prices")
+HEAVY: Final = ("pydantic", "pydantic_core", "aiohttp", "rich", "yaml", "sqlite3", "genai_prices")
 
 NAMES: Final = frozenset(
     {

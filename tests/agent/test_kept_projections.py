@@ -134,6 +134,10 @@ def test_those_used_last_are_kept_within_the_bound() -> None:
         kept.keep(row(name), generation=1, head=5, projection=ended(4))
     assert kept.take(row("a")) is None
     assert kept.take(row("b")) is not None
+    few = KeptProjections(max_threads=2)
+    for name in ("a", "b", "c"):
+        few.keep(row(name), generation=1, head=5, projection=ended(1))
+    assert [few.take(row(name)) is not None for name in ("a", "b", "c")] == [False, True, True]
     kept.keep(row("big"), generation=1, head=5, projection=ended(11))
     assert kept.take(row("big")) is None
     assert kept.take(row("c")) is not None

@@ -7,7 +7,7 @@ import pytest
 
 from retinue.workspace import FileError, WorkspaceFiles
 from retinue.workspace.matching import LiteralMatcher, RegexMatcher, matcher_for
-from retinue.workspace.search import grep, near_names, walk
+from retinue.workspace.search import grep, near_paths, walk
 
 
 @pytest.fixture
@@ -92,11 +92,11 @@ def test_both_matchers_agree(text: str) -> None:
 
 
 def test_names_that_were_meant(tree: WorkspaceFiles) -> None:
-    assert near_names(tree, "b/twoo.py") == ["b/two.py"]
-    assert near_names(tree, "A.PY") == ["a.py"]
-    assert near_names(tree, "three.txt") == ["b/deep/three.txt"]
-    assert near_names(tree, "b/nowhere/two.py") == ["b/two.py"]
-    assert near_names(tree, ".retinue/ledge") == []
+    assert near_paths(tree, "b/twoo.py") == ["b/two.py"]
+    assert near_paths(tree, "A.PY") == ["a.py"]
+    assert near_paths(tree, "three.txt") == ["b/deep/three.txt"]
+    assert near_paths(tree, "b/nowhere/two.py") == ["b/two.py"]
+    assert near_paths(tree, ".retinue/ledge") == []
 
 
 def test_large_files_are_counted(tree: WorkspaceFiles, root: Path) -> None:

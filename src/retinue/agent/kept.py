@@ -10,14 +10,16 @@ from retinue.rows import ThreadKey, ThreadRow
 
 __all__ = ["KeptProjections"]
 
+MAX_THREADS: Final = 256
 MAX_MESSAGES: Final = 20_000
-"""How many messages are kept, over all threads; those that were used last stay."""
+"""How many threads, and messages over all of them, are kept; those that were used last stay."""
 
 
 class KeptProjections:
     """One per runtime. A projection that is taken belongs to the run that takes it."""
 
-    def __init__(self, max_messages: int = MAX_MESSAGES) -> None:
+    def __init__(self, *, max_threads: int = MAX_THREADS, max_messages: int = MAX_MESSAGES) -> None:
+        self._threads = max_threads
         self._max = max_messages
         self._kept: dict[ThreadKey, tuple[int, int, int, Projection]] = {}
         self._messages = 0
@@ -30,7 +32,7 @@ class KeptProjections:
             return
         self._kept[row.key] = (row.created_at, generation, head, projection)
         self._messages += len(projection.history)
-        while self._messages > self._max:
+        while self._messages > self._max or len(self._kept) > self._threads:
             self._drop(next(iter(self._kept)))
 
     def take(self, row: ThreadRow) -> Projection | None:

@@ -1,8 +1,8 @@
 """One line for the model for every call that has no result of its own: what happened, and what it can do."""
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 
+from retinue.near import near_names
 from retinue.states import ResultStatus
 
 __all__ = ["CANCELLED", "LIMIT_TURNS", "UNKNOWN_OUTCOME", "bounded", "denied", "notice", "unknown_tool"]
@@ -30,7 +30,7 @@ def denied(tool: str, because: str, note: str = "") -> str:
 def unknown_tool(name: str, known: Iterable[str]) -> str:
     """A call of a name that this agent does not have."""
     names = sorted(known)
-    near = get_close_matches(name, names, n=1, cutoff=0.6)
+    near = near_names(name, names, count=1)
     hint = f" Did you mean `{near[0]}`?" if near else ""
     listing = ", ".join(f"`{one}`" for one in names[:40]) or "none"
     return f"There is no tool `{bounded(name, 80)}`.{hint} Available tools: {listing}."

@@ -1,7 +1,6 @@
 """From the text that names a model to the model. Never a silent fall-back: what cannot be resolved is an error (A-18)."""
 
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from typing import Any, TypeAlias, cast
 
 from retinue.clock import Clock
@@ -10,6 +9,7 @@ from retinue.models.openai import OpenAIChatModel, ToolMode
 from retinue.models.port import ChatModel
 from retinue.models.profiles import KNOWN, Profile, is_loopback
 from retinue.models.scripted import ScriptedModel
+from retinue.near import near_names
 
 __all__ = ["URL_KEY_ENV", "Registered", "reference_of", "resolve_model"]
 
@@ -126,9 +126,9 @@ def _parent(parent: str, name: str, url_keys: bool, clock: Clock | None) -> Chat
 
 def _unknown(name: str, names: Registered) -> ConfigurationError:
     provider, colon, rest = name.partition(":")
-    near = get_close_matches(name, [*names, *KNOWN], n=2, cutoff=0.6)
+    near = near_names(name, [*names, *KNOWN], count=2)
     if colon:
-        near += [f"{other}:{rest}" for other in get_close_matches(provider, [*KNOWN, "scripted"], n=2, cutoff=0.6)]
+        near += [f"{other}:{rest}" for other in near_names(provider, [*KNOWN, "scripted"], count=2)]
     hint = f"did you mean {' or '.join(f'`{one}`' for one in near)}? " if near else ""
     known = ", ".join(sorted(KNOWN))
     ours = f"; registered: {', '.join(sorted(names))}" if names else ""

@@ -1,6 +1,5 @@
 """Rules that do not mean what they seem to: for tools that nobody has, and with globs that no path of a file tool matches."""
 
-import difflib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Final, NamedTuple
 
 from retinue.config import PermissionRules
 from retinue.errors import ConfigurationError
+from retinue.near import near_names
 from retinue.permissions.rules import Rule, parse_rule
 
 __all__ = ["LATER_TOOLS", "UnknownTool", "check_globs", "unknown_tools"]
@@ -41,7 +41,7 @@ def unknown_tools(rules: PermissionRules, known: Iterable[str]) -> list[UnknownT
     """The rules that match none of these tools. `known` must be all that any agent of the tree may have."""
     names = sorted({*known, *LATER_TOOLS})
     return [
-        UnknownTool(str(rule), difflib.get_close_matches(rule.tool, names, n=_NEAR))
+        UnknownTool(str(rule), near_names(rule.tool, names, count=_NEAR))
         for rule in _rules(rules)
         if not any(rule.speaks_of(name) for name in names)
     ]

@@ -4,7 +4,7 @@ The words are files in `prompts/`; here they are put together. Pure functions: t
 """
 
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:  # the roster describes its built-in entry with a text from here
@@ -84,4 +84,4 @@ def _one_line(description: str, limit: int) -> str:
 
 @cache
 def _text(name: str) -> str:
-    return files("retinue.subagents").joinpath("prompts", name).read_text(encoding="utf-8").strip()
+    return Path(__file__).with_name("prompts").joinpath(name).read_text(encoding="utf-8").strip()

@@ -1,6 +1,5 @@
 """The roster: which subagents an agent has, from four sources, each id once (A-04, D-05); and finding one by its id."""
 
-import difflib
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -8,6 +7,7 @@ from typing import Final
 
 from retinue.config import WorkspaceMode
 from retinue.errors import ConfigurationError, UnknownId
+from retinue.near import near_names
 from retinue.subagents.choices import SelectionMode
 from retinue.subagents.declaration import Origin, SubAgent
 from retinue.subagents.diagnostics import Diagnostic
@@ -97,7 +97,7 @@ class Roster:
         if same:
             names = " and ".join(f"`{entry.agent_id}`" for entry in same)
             raise UnknownId(f"`{_cut(agent_id)}` can be {names}", code="ambiguous_agent", remedy="write the id exactly")
-        near = difflib.get_close_matches(folded, [fold(entry.agent_id) for entry in self.listed()], n=3, cutoff=0.6)
+        near = near_names(folded, (fold(entry.agent_id) for entry in self.listed()))
         hint = [f"`{entry.agent_id}`" for entry in self.listed() if fold(entry.agent_id) in near]
         meant = f", did you mean {' or '.join(hint)}?" if hint else ""
         raise UnknownId(

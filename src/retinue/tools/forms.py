@@ -1,10 +1,8 @@
-"""Values and JSON schemas put into words for a model: what was given, and what is expected. Imports pydantic's core."""
+"""Values and JSON schemas put into words for a model: what was given, and what is expected."""
 
 import json
 from collections.abc import Mapping
 from typing import Any, Final, cast
-
-from pydantic_core import to_jsonable_python
 
 from retinue.tools.results import bounded, clean_text
 
@@ -60,6 +58,8 @@ def form_of(entry: Mapping[str, Any]) -> str:
 
 def shown(value: Any) -> str:
     """A value as JSON, at most `SHOWN` characters of it."""
+    from pydantic_core import to_jsonable_python  # 20 ms, and only an error needs it
+
     return clean_text(bounded(json.dumps(to_jsonable_python(value, serialize_unknown=True), ensure_ascii=False), SHOWN))
 
 

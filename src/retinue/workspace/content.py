@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import secrets
 import stat
 from typing import Final, Literal, NamedTuple, TypeAlias
 
@@ -102,7 +101,7 @@ def kind_of(mode: int) -> FileKind:
 
 def replace_file(folder: int, name: str, data: bytes, before: os.stat_result | None, path: str) -> bool:
     """Write a temporary file in this folder and give it the name. True if the name was free."""
-    temporary = f".retinue-{secrets.token_hex(8)}.tmp"
+    temporary = f".retinue-{os.urandom(8).hex()}.tmp"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666, dir_fd=folder)
     try:
         try:

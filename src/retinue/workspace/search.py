@@ -3,18 +3,18 @@
 `.git`, protected places and unfinished writes are left out; links are listed, never followed.
 """
 
-import difflib
 import os
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
+from retinue.near import near_names
 from retinue.workspace.content import MAX_BYTES, FileInfo, kind_of, looks_binary, read_opened, scan
 from retinue.workspace.errors import FileError
 from retinue.workspace.files import WorkspaceFiles
 from retinue.workspace.matching import matcher_for
 from retinue.workspace.paths import glob_matches
 
-__all__ = ["Found", "Hidden", "Match", "grep", "near_names", "walk"]
+__all__ = ["Found", "Hidden", "Match", "grep", "near_paths", "walk"]
 
 MAX_VISITED: Final = 100_000
 """Entries that one walk looks at."""
@@ -124,7 +124,7 @@ def grep(
     return Found(matches, True, skipped)
 
 
-def near_names(files: WorkspaceFiles, path: str, hidden: Callable[[str], bool] | None = None) -> list[str]:
+def near_paths(files: WorkspaceFiles, path: str, hidden: Callable[[str], bool] | None = None) -> list[str]:
     """Paths that somebody who wrote `path` may have meant: like names in the same folder, then the same name elsewhere."""
     try:
         folder, _, name = files.tree.relative(path).rpartition("/")
@@ -133,7 +133,7 @@ def near_names(files: WorkspaceFiles, path: str, hidden: Callable[[str], bool] |
     except FileError:
         siblings, name = {}, os.path.basename(path)
     folded = {sibling.casefold(): sibling for sibling in siblings}
-    like = difflib.get_close_matches(name.casefold(), list(folded)[:_NEAR_VISITED], n=_NEAR)
+    like = near_names(name.casefold(), list(folded)[:_NEAR_VISITED], count=_NEAR)
     found = [siblings[folded[one]] for one in like]
     for entry in walk(files, most=_NEAR_VISITED, hidden=hidden):
         if len(found) >= _NEAR:

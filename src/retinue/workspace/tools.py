@@ -13,7 +13,7 @@ from retinue.workspace.content import FileInfo
 from retinue.workspace.errors import FileError
 from retinue.workspace.files import WorkspaceFiles
 from retinue.workspace.paths import glob_matches, shown
-from retinue.workspace.search import Hidden, grep, near_names, walk
+from retinue.workspace.search import Hidden, grep, near_paths, walk
 
 __all__ = ["FILE_TOOLS", "FileTool", "file_tools"]
 
@@ -168,7 +168,7 @@ class _FileTools:
         """A missing file's error, with the names that may have been meant."""
         if error.code != "missing":
             return error
-        names = near_names(self._files, path, _hidden(context, "list_files", "read_file"))
+        names = near_paths(self._files, path, _hidden(context, "list_files", "read_file"))
         if not names:
             return error
         return FileError(error.message, code=error.code, remedy=f"did you mean {' or '.join(shown(name) for name in names)}?")
