@@ -201,6 +201,7 @@ async def test_a_killed_run_is_resumed_and_asks_nothing_twice(command_line: Any,
     taken = [line for line in lines_of(ended.out) if not line["live"]]
     assert (taken[0]["type"], taken[0]["body"]["attempt"]) == ("RUN_STARTED", 2)
     assert {line["attempt"] for line in taken} == {2}
+    assert "result" in lines_of(ended.out)[-1], ended.out
     assert lines_of(ended.out)[-1]["result"]["text"] == "Done."
     assert [(request.agent, request.step) for request in provider.requests] == [
         ("assistant", 1),

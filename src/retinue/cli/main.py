@@ -99,6 +99,35 @@ def resume(**options: Any) -> int:
     return resume_run(**options)
 
 
+@cli.command()
+@click.argument("request")
+@click.argument("answer", type=click.Choice(["allow", "deny"]))
+@place_options
+@click.option("--remember", is_flag=True, help="Do not ask again for this tool and agent in this session.")
+@click.option("--note", default="", metavar="TEXT", help="Told to the model with a denial.")
+@click.option("--model", metavar="M", help="Model to go on with (default: the run's own).")
+@click.option("--trust", is_flag=True, help="Use the folder's agent files without asking.")
+@json_option
+@click.option("--quiet", "-q", is_flag=True, help="Show the answer only.")
+def answer(**options: Any) -> int:
+    """Answer a question: allow or deny REQUEST, and go on with its run if no other process does."""
+    from retinue.cli.steer import answer_request
+
+    return answer_request(**options)
+
+
+@cli.command()
+@click.argument("run_or_session")
+@place_options
+@click.option("--reason", default="cancelled", show_default=True, metavar="TEXT", help="Kept with the run.")
+@json_option
+def cancel(**options: Any) -> int:
+    """Stop a run and everything below it, wherever it runs or waits. What was done is kept."""
+    from retinue.cli.steer import cancel_run
+
+    return cancel_run(**options)
+
+
 @cli.group()
 def threads() -> None:
     """Look at conversations and trees, or delete them. Only `delete` changes anything."""

@@ -1,17 +1,17 @@
 """The events of a stored tree, read back from its journals in the order in which they happened (H-21)."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from retinue.events import Event, decode
+from retinue.events import Event, RunStartedEvent, decode
 from retinue.rows import RunRow, ThreadKey
 
 if TYPE_CHECKING:
     from retinue.ledger.port import Ledger
 
-__all__ = ["replay_tree"]
+__all__ = ["replay_tree", "up_to_take_over"]
 
 
 async def replay_tree(ledger: "Ledger", root_run: str) -> list[Event]:
@@ -35,6 +35,26 @@ async def replay_tree(ledger: "Ledger", root_run: str) -> list[Event]:
             placed.append((latest, run.depth, record.seq, event))
     placed.sort(key=lambda entry: entry[:3])
     return [event for *_, event in placed]
+
+
+def up_to_take_over(events: Sequence[Event], root_run: str) -> list[Event]:
+    """What was there when the tree was taken over last, with the RUN_STARTED of that: whoever follows it live gets the rest."""
+    taken = {event.run_id: event for event in events if isinstance(event, RunStartedEvent) and event.attempt > 1}
+    began = {event.run_id: event for event in reversed(events) if isinstance(event, RunStartedEvent)}
+    root = taken.get(root_run)
+    if root is None:
+        return list(events)
+    kept: list[Event] = []
+    for event in events:
+        last = taken.get(event.run_id)
+        if last is not None and last.at >= root.at:
+            before = event.seq <= last.seq
+        else:  # it had ended by then, or began afterwards
+            first = began.get(event.run_id)
+            before = first is None or first.at < root.at
+        if before:
+            kept.append(event)
+    return kept
 
 
 def _keys(runs: Iterable[RunRow]) -> list[ThreadKey]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from retinue.ledger.port import Ledger
     from retinue.rows import RunRow
 
-__all__ = ["resume_run", "run_task"]
+__all__ = ["check_recorded", "resume_run", "run_task", "trusted_agent"]
 
 AGENT_NAME: Final = "assistant"
 """The agent id of `retinue run`."""
@@ -152,7 +152,7 @@ def resume_run(
         folder = Path(row.workspace)
         named = model or row.model or choose_model(None, folder)
         if model is None and row.model:
-            _check_recorded(row.run_id, row.model)
+            check_recorded(row.run_id, row.model)
         agent = await trusted_agent(row.agent_id, folder, model=named, ledger=ledger, trust=trust)
         async with agent:
             events = agent.resume_stream(row.run_id, take_over=take_over)
@@ -161,7 +161,7 @@ def resume_run(
     return run_async(work)
 
 
-def _check_recorded(run_id: str, named: str) -> None:
+def check_recorded(run_id: str, named: str) -> None:
     """Say it where a run's model was an object or a name of somebody's code, which no text leads to.
 
     Raises:

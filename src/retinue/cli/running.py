@@ -19,7 +19,7 @@ from retinue.cli.keyboard import is_interactive
 from retinue.cli.logs import reported_to
 from retinue.cli.permission import Asker
 from retinue.cli.places import program
-from retinue.cli.replay import replay_tree
+from retinue.cli.replay import replay_tree, up_to_take_over
 from retinue.cli.text import clean, duration, money, one_line, tail, tokens
 from retinue.cli.viewers import JsonViewer, Viewer, is_last, write_line
 from retinue.errors import RetinueError
@@ -66,7 +66,7 @@ async def drive(
         with reported_to(viewer.say), _Interrupts(agent, viewer) as interrupts:
             async for event in events:
                 if not interrupts.started and resumed is not None:
-                    viewer.catch_up(await replay_tree(agent.runtime.ledger, resumed))
+                    viewer.catch_up(up_to_take_over(await replay_tree(agent.runtime.ledger, resumed), resumed))
                 interrupts.started = True
                 viewer.show(event)
                 if isinstance(event, PermissionRequest) and asker is not None:
@@ -180,7 +180,9 @@ def _end_lines(event: RunFinishedEvent, viewer: Viewer, session: Session) -> lis
                 say.append(
                     f"  open: {one_line(request.agent_id, 60)} asks for {one_line(request.tool, 60)} ({request.request_id})"
                 )
+                say.append(f"    {session.command('answer', request.request_id, 'allow')}    (or deny)")
             say.append(f"Answer on a terminal with: {session.command('resume', event.run_id)}")
+            say.append(f"Stop it with: {session.command('cancel', event.run_id)}")
             return say
         case _:
             pass

@@ -1,6 +1,8 @@
 """Requests to people: as they are shown, and how an answer gets to the run that waits for it (D-28)."""
 
-from typing import Literal
+import inspect
+import logging
+from typing import TYPE_CHECKING, Final, Literal, cast
 
 import msgspec
 
@@ -14,7 +16,12 @@ from retinue.permissions.gate import remembered_name
 from retinue.rows import Mail, RequestRow
 from retinue.states import RequestState
 
-__all__ = ["answer_request", "find_request", "request_view"]
+if TYPE_CHECKING:
+    from retinue.harness.agent import Agent
+
+__all__ = ["answer_request", "ask_callback", "find_request", "request_view"]
+
+_log: Final = logging.getLogger("retinue")
 
 
 def request_view(row: RequestRow) -> PermissionRequest:
@@ -88,3 +95,16 @@ async def answer_request(
             remedy="nothing needs to be done; the first answer holds",
         ) from conflict
     return answered
+
+
+async def ask_callback(agent: "Agent", request: PermissionRequest) -> None:
+    """Ask `on_request` and record what it says. Only True allows; what is not a bool denies, and says so."""
+    assert agent.on_request is not None
+    allowed: object = agent.on_request(request)
+    if inspect.isawaitable(allowed):  # a plain function may answer as well
+        allowed = await allowed
+    note = ""
+    if not isinstance(cast("object", allowed), bool):
+        note = f"`on_request` returned {type(allowed).__name__}, not True or False, which counts as a denial"
+        _log.warning("request %s for `%s` was denied: %s", request.request_id, request.tool, note)
+    await agent.answer(request, allow=allowed is True, note=note, by="on_request")

@@ -15,10 +15,9 @@ from retinue.agent.start import stage_run
 from retinue.agent.tree import Tree, Viewer
 from retinue.config import RuntimeContext
 from retinue.errors import RunCancelled, RunFailed, ThreadBusy
-from retinue.harness.requests import request_view
+from retinue.harness.requests import ask_callback, request_view
 from retinue.harness.results import RunResult
 from retinue.harness.runtime import Runtime
-from retinue.harness.steering import ask_callback
 from retinue.harness.stored import plain_rules
 from retinue.harness.takeover import take_over
 from retinue.ids import check_scope_id, new_id

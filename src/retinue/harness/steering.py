@@ -1,14 +1,16 @@
-"""What is done to runs from outside: their questions answered, by a person or a callback, and their stopping."""
+"""What is done to runs from outside: their questions answered, and their stopping."""
 
 import asyncio
-import inspect
-import logging
-from typing import TYPE_CHECKING, Final, Literal, cast
+from functools import partial
+from typing import TYPE_CHECKING, Literal
 
+from retinue.agent.nobody import nobody
 from retinue.agent.tree import Tree
 from retinue.errors import ThreadBusy
 from retinue.events import PermissionRequest
+from retinue.harness.driving import Driver
 from retinue.harness.requests import answer_request, find_request
+from retinue.harness.running import go_on
 from retinue.harness.runtime import Runtime
 from retinue.harness.takeover import find_root
 from retinue.rows import RunRow
@@ -18,9 +20,7 @@ if TYPE_CHECKING:
     from retinue.harness.agent import Agent
     from retinue.harness.results import RunResult
 
-__all__ = ["answer", "ask_callback", "cancel"]
-
-_log: Final = logging.getLogger("retinue")
+__all__ = ["answer", "cancel"]
 
 
 async def answer(
@@ -58,19 +58,6 @@ async def answer(
         return None  # another answer, or another process, goes on with it
 
 
-async def ask_callback(agent: "Agent", request: PermissionRequest) -> None:
-    """Ask `on_request` and record what it says. Only True allows; what is not a bool denies, and says so."""
-    assert agent.on_request is not None
-    allowed: object = agent.on_request(request)
-    if inspect.isawaitable(allowed):  # a plain function may answer as well
-        allowed = await allowed
-    note = ""
-    if not isinstance(cast("object", allowed), bool):
-        note = f"`on_request` returned {type(allowed).__name__}, not True or False, which counts as a denial"
-        _log.warning("request %s for `%s` was denied: %s", request.request_id, request.tool, note)
-    await agent.answer(request, allow=allowed is True, note=note, by="on_request")
-
-
 async def cancel(agent: "Agent", run_id: str | None, *, reason: str, user_id: str | None) -> None:
     """See `Agent.cancel`."""
     runtime = agent.runtime
@@ -88,7 +75,11 @@ async def cancel(agent: "Agent", run_id: str | None, *, reason: str, user_id: st
     if root.state.terminal or await _driven_elsewhere(runtime, root):
         return
     try:
-        await agent.resume(root.run_id, check=False)
+        if run_id == root.run_id:  # all of it is to end: for that none of its code is needed
+            end = partial(go_on, agent, root, viewer=None, force=False, context=None, definition=nobody(root.agent_id))
+            await Driver(agent, end).result()
+        else:
+            await agent.resume(root.run_id, check=False)
     except ThreadBusy:
         return  # somebody else goes on with it, and finds the intent
 

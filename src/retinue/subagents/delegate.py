@@ -9,6 +9,7 @@ import msgspec
 from retinue.agent.conflicts import still_ours
 from retinue.agent.definition import AgentDefinition, envelope_from_blob
 from retinue.agent.journal import Batch
+from retinue.agent.nobody import nobody
 from retinue.agent.ports import CallOutcome, Prepared
 from retinue.agent.projection import Projection, project
 from retinue.agent.recovery import recover
@@ -211,16 +212,7 @@ def _left(run: Run, invocation: InvocationRow) -> float | None:
 
 async def end_child(run: Run, started: SubAgentInvocationStartedEvent) -> Prepared | CallOutcome:
     """End a child whose code is gone, from its journal alone: its run is stopped, so no model and no tool is needed (M8)."""
-    parent = run.definition
-    nobody = AgentDefinition(
-        agent_id=started.child_agent_id,
-        model=parent.model,
-        model_reference=parent.model_reference,
-        instructions="",
-        tools={},
-        gate=parent.gate,
-    )
-    return await reattach(run, started, nobody, _Gone())
+    return await reattach(run, started, nobody(started.child_agent_id), _Gone())
 
 
 class _Gone(Format):

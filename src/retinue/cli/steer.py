@@ -1,0 +1,148 @@
+"""`retinue answer` and `retinue cancel`: a question answered, a run stopped, without a terminal of its own."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from retinue.cli.exits import Exit
+from retinue.cli.jsonl import EventLines
+from retinue.cli.places import choose_model, existing_ledger, find_run
+from retinue.cli.run import check_recorded, trusted_agent
+from retinue.cli.running import Session, drive, run_async
+from retinue.cli.text import one_line
+from retinue.cli.viewers import choose_viewer
+from retinue.errors import RetinueError, UnknownId
+
+if TYPE_CHECKING:
+    from retinue.harness import Runtime
+    from retinue.rows import RequestRow, RunRow
+
+__all__ = ["answer_request", "cancel_run"]
+
+
+def answer_request(
+    *,
+    request: str,
+    answer: str,
+    workspace: Path,
+    ledger: str | None,
+    remember: bool,
+    note: str,
+    model: str | None,
+    trust: bool,
+    as_json: bool,
+    quiet: bool,
+) -> Exit:
+    """Answer a question and go on with its run, if nobody else does. See `retinue answer --help`."""
+    viewer = choose_viewer(as_json=as_json, quiet=quiet, describe=EventLines().describe)
+    allow, kept = answer == "allow", "session" if remember else "once"
+
+    async def work() -> Exit:
+        from retinue.harness import Runtime
+
+        async with Runtime(ledger=existing_ledger(ledger, workspace)) as runtime:
+            row = await _request(runtime, request)
+            root = await find_run(runtime.ledger, row.root_run)
+            driven = await _driven_by(runtime, root)
+            if driven or root.workspace is None:
+                await _record(runtime, row, allow=allow, remember=kept, note=note)
+                goes_on = f"{driven} goes on with it" if driven else "its own code goes on with it: `await agent.resume(run_id)`"
+                if as_json:
+                    said = {"requestId": row.request_id, "answer": answer, "runId": root.run_id, "drivenBy": driven or None}
+                    print(json.dumps(said))
+                print(f"answered: {answer}; run {root.run_id}: {goes_on}", file=sys.stderr)
+                return Exit.COMPLETED
+        folder = Path(root.workspace)
+        if model is None and root.model:
+            check_recorded(root.run_id, root.model)
+        named = model or root.model or choose_model(None, folder)
+        agent = await trusted_agent(root.agent_id, folder, model=named, ledger=_url(ledger, workspace), trust=trust)
+        async with agent:
+            await agent.definition_of(root)  # before anything is recorded: it has to be gone on with here
+            await _record(agent.runtime, row, allow=allow, remember=kept, note=note)
+            events = agent.resume_stream(root.run_id)
+            return await drive(agent, events, viewer, Session(workspace=workspace, ledger=ledger), resumed=root.run_id)
+
+    return run_async(work)
+
+
+def cancel_run(*, run_or_session: str, workspace: Path, ledger: str | None, reason: str, as_json: bool) -> Exit:
+    """Stop a run and everything below it. See `retinue cancel --help`."""
+
+    async def work() -> Exit:
+        from retinue.harness import Agent, Runtime
+        from retinue.models.scripted import ScriptedModel
+
+        async with Runtime(ledger=existing_ledger(ledger, workspace)) as runtime:
+            row = await find_run(runtime.ledger, run_or_session)
+            if row.state.terminal:
+                raise UnknownId(
+                    f"run `{row.run_id}` has ended: {row.state}", code="run_ended", remedy="there is nothing left to stop"
+                )
+            agent = Agent(
+                row.agent_id, model=ScriptedModel([]), runtime=runtime
+            )  # it is asked for nothing: none of its code runs
+            await agent.cancel(row.run_id, reason=reason, user_id=row.key.user or None)
+            after = await runtime.ledger.run(row.run_id)
+            driven = "" if after is None else await _driven_by(runtime, after)
+        state = "unknown" if after is None else after.state.value
+        if as_json:
+            print(json.dumps({"runId": row.run_id, "session": row.key.session, "state": state, "drivenBy": driven or None}))
+        elif driven:
+            print(f"stop of run {row.run_id} recorded: {one_line(driven, 200)} ends it at its next step")
+        else:
+            print(f"run {row.run_id} is {state}; what was done is kept in session {one_line(row.key.session, 100)}")
+        return Exit.COMPLETED
+
+    return run_async(work)
+
+
+def _url(ledger: str | None, workspace: Path) -> str:
+    """The ledger's place, also where the run's own workspace is another folder than the one that was named."""
+    from retinue.cli.places import ledger_url
+
+    return str(ledger_url(ledger, workspace))
+
+
+async def _request(runtime: "Runtime", request_id: str) -> "RequestRow":
+    """The request, whoever's it is: who reads the file may answer.
+
+    Raises:
+        UnknownId: there is none. RetinueError: `already_answered`.
+    """
+    from retinue.states import RequestState
+
+    row = await runtime.ledger.request(request_id) if request_id.isascii() else None
+    if row is None:
+        raise UnknownId(
+            f"there is no request `{one_line(request_id, 80)}` in this ledger",
+            remedy="`retinue explain SESSION` names the open ones",
+        )
+    if row.state is not RequestState.OPEN:
+        raise RetinueError(
+            f"request `{request_id}` is already {row.state.value}",
+            code="already_answered",
+            remedy="nothing needs to be done; the first answer holds",
+        )
+    return row
+
+
+async def _record(runtime: "Runtime", row: "RequestRow", *, allow: bool, remember: str, note: str) -> None:
+    from retinue.harness.requests import answer_request as record
+
+    kept: Literal["once", "session"] = "session" if remember == "session" else "once"
+    await record(runtime, row.request_id, user=row.root.user, allow=allow, remember=kept, by="terminal", note=note)
+
+
+async def _driven_by(runtime: "Runtime", root: "RunRow") -> str:
+    """The process that is alive and drives the run, in words; nothing if there is none."""
+    from retinue.states import RunState
+
+    if root.state is not RunState.RUNNING or root.owner in (None, runtime.owner_id):
+        return ""
+    assert root.owner is not None
+    if not await runtime.ledger.owner_alive(root.owner):
+        return ""
+    owner = await runtime.ledger.owner(root.owner)
+    return f"process {owner.pid} on {owner.host}" if owner is not None else "another process"
