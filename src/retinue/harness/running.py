@@ -154,8 +154,8 @@ async def begin(
             key=key, default_agent_id=definition.agent_id, created_at=now, updated_at=now, title=text.strip()[:80]
         )
     else:
-        await _check_idle(runtime, key)
         row, projection = await _projection(runtime, row)
+        await _check_idle(runtime, key)  # after the head was read: a run that begins later moves it, and ours is refused
         generation, head, depth = row.generation, row.head, row.depth
     run_id = new_id("run")
     run_row = RunRow(

@@ -16,7 +16,7 @@ from retinue.agent.recovery import recover
 from retinue.agent.run import Run, RunEnd
 from retinue.agent.start import Copied, stage_run
 from retinue.config import SubAgentContextPolicy
-from retinue.errors import LedgerError
+from retinue.errors import LedgerError, ThreadBusy
 from retinue.events import SubAgentInvocationStartedEvent
 from retinue.ids import new_id
 from retinue.messages import CallRef, ToolCall, ToolResult
@@ -112,6 +112,12 @@ async def _make_child(
         stored = await run.tree.services.ledger.journal(key)
         if stored is None:
             raise LedgerError(f"thread `{key.thread}` of session `{key.session}` is not in the ledger")
+        last = await run.tree.services.ledger.last_run(key)  # after the head was read: one that begins later moves it
+        if last is not None and not last.state.terminal:
+            raise ThreadBusy(
+                f"thread `{key.thread}` of session `{key.session}` was given another run at the same moment",
+                remedy="wait for that one, then try again",
+            )
         policy = wanted.context_policy
         projection = project(stored.own, stored.inherited)
         generation, head = stored.row.generation, stored.row.head
