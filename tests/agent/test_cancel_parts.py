@@ -391,7 +391,7 @@ async def test_under_an_anyio_scope_that_cancels_again_and_again_the_run_ends_in
         await agent.run("go", context=HERE)
     assert scope.cancelled_caught
     await stopping
-    await asyncio.wait([driver.task for driver in runtime.drivers])
+    await asyncio.wait([driver.task for driver in runtime.drivers if driver.task is not None])
     assert set((await states(ledger)).values()) == {"cancelled"}
     await runtime.close()
 
