@@ -5,10 +5,12 @@ This process only watches: it starts the two others, reads their JSON lines and,
 
 import asyncio
 import json
+import os
+import signal
 import sys
 from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -111,12 +113,12 @@ async def _lines(command: list[str]) -> AsyncGenerator[tuple[asyncio.subprocess.
     try:
         async for line in process.stdout:
             yield process, json.loads(line)
-    finally:
+    except BaseException:  # left early, or what it said is not what was expected
         if process.returncode is None:
-            try:
-                process.kill()
-            except ProcessLookupError:
-                pass
+            with suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)  # not `process.kill`: that may reap it before the event loop does
+        raise
+    finally:
         await process.wait()
 
 
