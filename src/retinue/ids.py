@@ -8,7 +8,7 @@ import os
 import random
 import re
 import time
-from typing import Final, Literal
+from typing import Final, Literal, cast
 
 from retinue.errors import ConfigurationError
 
@@ -108,8 +108,8 @@ def check_agent_id(agent_id: str, *, where: str = "agent id") -> str:
     Raises:
         ConfigurationError: naming the value and the rule.
     """
-    segments = agent_id.split("/")
-    if not _AGENT_ID.fullmatch(agent_id) or any(part in ("", ".", "..") for part in segments):
+    segments = agent_id.split("/") if isinstance(cast("object", agent_id), str) else [""]
+    if "" in segments or not _AGENT_ID.fullmatch(agent_id) or any(part in ("", ".", "..") for part in segments):
         raise ConfigurationError(
             f"{where} `{agent_id}` is not valid",
             code="invalid_agent_id",
@@ -120,7 +120,7 @@ def check_agent_id(agent_id: str, *, where: str = "agent id") -> str:
 
 def check_scope_id(value: str, *, where: str) -> str:
     """Return a session, thread or user id if D-31 allows it (an agent id without `/`)."""
-    if not _SCOPE_ID.fullmatch(value) or value in (".", ".."):
+    if not isinstance(cast("object", value), str) or not _SCOPE_ID.fullmatch(value) or value in (".", ".."):
         raise ConfigurationError(
             f"{where} `{value}` is not valid",
             code="invalid_id",

@@ -1,12 +1,13 @@
 """A thread's projection is kept between its runs, and never used for a thread that is not exactly as it was left."""
 
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from retinue import Agent, PermissionRules, Runtime, RuntimeContext, ScriptedModel, SubAgent, tool
+from retinue import Agent, Middleware, PermissionRules, Runtime, RuntimeContext, ScriptedModel, SubAgent, tool
 from retinue.agent.kept import KeptProjections
 from retinue.agent.projection import Projection, project
 from retinue.events import Event
@@ -14,6 +15,7 @@ from retinue.ledger.port import Journal, Ledger
 from retinue.messages import Entry, UserMessage
 from retinue.models.port import ModelRequest
 from retinue.rows import ThreadKey, ThreadRow
+from retinue.testing import VirtualClock
 
 pytestmark = pytest.mark.anyio
 
@@ -101,6 +103,59 @@ async def test_a_thread_that_was_purged_and_made_again_is_a_new_one() -> None:
         assert (await one.run("two", context=HERE)).text == "heard 1"
 
 
+async def test_a_thread_that_was_made_again_by_somebody_else_at_the_same_moment_is_a_new_one(tmp_path: Path) -> None:
+    clock = VirtualClock()  # it stands still: nothing but the run tells the two threads apart
+    async with Runtime(ledger=tmp_path / "l.db", clock=clock) as mine, Runtime(ledger=tmp_path / "l.db", clock=clock) as theirs:
+        await agent(mine).run("old", context=HERE)
+        await theirs.ledger.purge(KEY)
+        await agent(theirs).run("new", context=HERE)
+        thread = (await agent(mine).run("hi", context=HERE)).thread
+        assert thread is not None
+        assert "old" not in str(await thread.messages())
+        assert (await agent(mine).run("and", context=HERE)).text == "heard 5"
+
+
+async def test_a_model_that_changes_its_request_changes_no_thread() -> None:
+    seen: list[int] = []
+
+    def trims(request: ModelRequest) -> Any:
+        seen.append(len(request.history))
+        assert isinstance(request.history, tuple)
+        return "x"
+
+    async with Runtime() as runtime:
+        one = Agent("root", model=ScriptedModel(trims), runtime=runtime)
+        for text in ("one", "two"):
+            await one.run(text, context=HERE)
+    assert seen == [1, 3]
+
+
+class Noting(Middleware):
+    """Changes what it got from a thread's state, without setting it."""
+
+    def __init__(self) -> None:
+        self.found: list[Any] = []
+
+    async def before_reasoning(self, state: Any) -> None:
+        kept = state.state("thread")
+        value = kept.get("notes")
+        self.found.append(deepcopy(value))
+        if value is None:
+            kept.set("notes", {1: ("t",), "log": ["a"]})
+        else:
+            value["log"].append("not set")
+
+
+async def test_state_is_what_another_process_would_find() -> None:
+    noting = Noting()
+    async with Runtime() as runtime:
+        one = Agent("root", model=ScriptedModel(["x"]), middleware=[noting], runtime=runtime)
+        for text in ("one", "two", "three"):
+            await one.run(text, context=HERE)
+    assert noting.found[0] is None
+    assert noting.found[2] == {"1": ["t"], "log": ["a"]}
+
+
 async def test_a_failed_run_leaves_a_thread_that_goes_on_from_its_journal() -> None:
     def fails(request: ModelRequest) -> Any:
         if len(request.history) == 3:
@@ -138,6 +193,12 @@ def test_those_used_last_are_kept_within_the_bound() -> None:
     for name in ("a", "b", "c"):
         few.keep(row(name), generation=1, head=5, projection=ended(1))
     assert [few.take(row(name)) is not None for name in ("a", "b", "c")] == [False, True, True]
+    large = KeptProjections(max_characters=10)
+    for name, size in (("a", 6), ("b", 6), ("c", 11)):
+        projection = ended(1)
+        projection.size = size
+        large.keep(row(name), generation=1, head=5, projection=projection)
+    assert [large.take(row(name)) is not None for name in ("a", "b", "c")] == [False, True, False]
     kept.keep(row("big"), generation=1, head=5, projection=ended(11))
     assert kept.take(row("big")) is None
     assert kept.take(row("c")) is not None

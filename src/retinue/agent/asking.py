@@ -29,6 +29,8 @@ __all__ = ["ask"]
 
 DRAFT_BYTES = 8 * 1024
 DRAFT_MS = 2_000
+MAX_ANSWER = 4_000_000
+"""Characters of text, or of reasoning, in one answer."""
 WRAP_UP = (
     "This is the last turn: no more tools can be called. Write your final answer now from what you have, "
     "and say plainly what is missing."
@@ -84,11 +86,15 @@ class _Stream:
             if run.tree.viewers:
                 run.show(ReasoningDeltaEvent(message_id=self.message_id, offset=self._reasoned, text=text))
             self._reasoned += len(text)
+            if self._reasoned > MAX_ANSWER:
+                raise self._endless()
             return
         if run.tree.viewers:
             run.show(TextDeltaEvent(message_id=self.message_id, offset=self._size, text=text))
         self.parts.append(text)
         self._size += len(text)
+        if self._size > MAX_ANSWER:
+            raise self._endless()
         now = run.journal.clock.now_ms()
         if not self._checked_at:
             self._checked_at = now
@@ -96,6 +102,17 @@ class _Stream:
             self._checked_size, self._checked_at = self._size, now
             run.journal.stage_op(PutDraft(run.journal.key, Draft(self.message_id, self.text, now)))
             run.journal.flush_soon()
+
+    def _endless(self) -> ModelError:
+        """A model that does not come to an end must not fill the memory."""
+        model = self._run.definition.model
+        return ModelError(
+            f"model `{model.name}` ({model.provider}) has said {MAX_ANSWER:,} characters and comes to no end; not retried",
+            provider=model.provider,
+            model=model.name,
+            code="answer_too_long",
+            remedy="set `max_tokens`, or use a model that stops; the text so far is kept",
+        )
 
 
 async def ask(run: "Run", step: AskModel) -> None:
@@ -108,7 +125,7 @@ async def ask(run: "Run", step: AskModel) -> None:
     hold = run.tree.slots.hold(run.row.depth, run.order)
     request = ModelRequest(
         envelope=run.envelope,
-        history=projection.history,
+        history=tuple(projection.history),  # a model may keep it, or change it: the thread is not its own
         agent_id=definition.agent_id,
         run_id=run.row.run_id,
         step=step.turn,
@@ -172,12 +189,14 @@ async def _before_reasoning(run: "Run", step: AskModel, request: ModelRequest) -
     try:
         for one in middleware:
             await one.before_reasoning(state)
-    except Exception as error:
+    except BaseException as error:
+        if not is_fault(error):
+            raise
         raise _author_fault(run, error, "a middleware", "middleware_raised") from error
     if not state.tail:
         return request
     tail = "\n\n".join(part for part in (*state.tail, request.tail) if part)
-    return msgspec.structs.replace(request, tail=tail)
+    return msgspec.structs.replace(request, tail=run.tree.services.redactor.text(tail))
 
 
 async def _call_model(run: "Run", step: AskModel, request: ModelRequest, stream: _Stream, hold: Hold) -> ModelAnswer:
@@ -208,7 +227,8 @@ async def _call_model(run: "Run", step: AskModel, request: ModelRequest, stream:
     except ModelError:
         raise
     except BaseException as error:
-        if not is_fault(error):
+        stopped = run.stop_reason is not None and isinstance(error, asyncio.CancelledError)  # before its call began
+        if stopped or not is_fault(error):
             raise
         raise _author_fault(run, error, f"model `{model.name}` ({model.provider})", "model_raised") from error
 

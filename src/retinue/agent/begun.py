@@ -7,6 +7,7 @@ asks for the current task must not do so before it waits: `landing` says when th
 import asyncio
 import types
 from collections.abc import Coroutine, Generator
+from contextvars import Context
 from typing import Any, TypeVar
 
 __all__ = ["landing", "task_of", "until_done"]
@@ -14,9 +15,9 @@ __all__ = ["landing", "task_of", "until_done"]
 T = TypeVar("T")
 
 
-def task_of(work: Coroutine[Any, Any, T], waits_for: Any, name: str) -> "asyncio.Task[T]":
+def task_of(work: Coroutine[Any, Any, T], waits_for: Any, name: str, context: Context | None = None) -> "asyncio.Task[T]":
     """A task that goes on with work that has been begun and waits for something."""
-    return asyncio.create_task(_Begun(work, waits_for), name=name)
+    return asyncio.create_task(_Begun(work, waits_for), name=name, context=context)
 
 
 class _Begun(Coroutine[Any, Any, T]):

@@ -99,6 +99,7 @@ class Projection:
         "repairing",
         "repairs",
         "run_id",
+        "size",
         "state",
         "tree_cost",
         "tree_usage",
@@ -117,6 +118,8 @@ class Projection:
         self.max_iters = 10
         self.envelope_hash = ""
         self.output: OutputSpec | None = None
+        self.size = 0
+        """Characters of the history's texts."""
         self.bound = False
         """Whether a message of the history holds reasoning or extras, which only its own provider takes back."""
         self.cut = False
@@ -173,6 +176,7 @@ class Projection:
 
     def _on_message(self, event: MessageEvent, seq: int, attempt: int) -> None:
         message = event.message
+        self.size += len(message.text)
         if isinstance(message, UserMessage):
             self.history.append(Entry(message))
             self.answered = None  # there is something to answer again
@@ -198,6 +202,7 @@ class Projection:
             self.history.append(Entry(batch.message))
             for index in range(len(batch.message.calls)):  # in call order, whatever the order they ended in (M4)
                 result = batch.results[index]
+                self.size += len(result.content)
                 self.cut = self.cut or bool(result.blobs)
                 self.history.append(
                     Entry(
@@ -309,6 +314,7 @@ def project(own: Iterable[Record], inherited: Iterable[Record] = ()) -> Projecti
     projection = Projection()
     projection.history = inherited_history(base)
     projection.call_ids = base.call_ids
+    projection.size = base.size
     projection.cut = base.cut
     projection.state = base.state
     for record in own:

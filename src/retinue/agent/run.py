@@ -52,6 +52,7 @@ from retinue.models.port import Envelope
 from retinue.ops import PutState, TakeMail
 from retinue.rows import Mail, RunRow
 from retinue.states import RunState
+from retinue.tools.errors import is_fault
 from retinue.tools.port import ToolContext
 
 __all__ = ["Run", "RunEnd"]
@@ -197,10 +198,13 @@ class Run:
             key = self.row.key
             self._session_state = await self.tree.session_state(key.user, key.session)
             await chain(middleware, "around_run", driven)(call)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
             if faults:
                 raise
-            self.stopping.cancelled()
+            if is_fault(error) and self.projection.open is None:
+                self._author_fault("a middleware raised CancelledError, and nobody had cancelled the run")
+            else:
+                self.stopping.cancelled()
         except Exception as error:
             if faults or (not ends and self.projection.open is not None):
                 raise  # the loop's own fault, or nothing that can be closed here: the run can be resumed
@@ -426,13 +430,13 @@ class Run:
         """A middleware's state of this thread or session (H-27)."""
         if scope == "thread":
             return StateHandle(
-                lambda name: self.projection.state.get(name),
-                lambda name, value: self.journal.stage(StateSetEvent(name=name, value=value)),
+                lambda name: _plain(self.projection.state.get(name)),
+                lambda name, value: self.journal.stage(StateSetEvent(name=name, value=_plain(value))),
             )
-        return StateHandle(self._session_state.get, self._set_session_state)
+        return StateHandle(lambda name: _plain(self._session_state.get(name)), self._set_session_state)
 
     def _set_session_state(self, name: str, value: Any) -> None:
-        self._session_state[name] = value
+        self._session_state[name] = _plain(value)
         key = self.row.key
         raw = msgspec.Raw(msgspec.json.encode(value))
         self.journal.stage_op(PutState(key.user, key.session, f"{MIDDLEWARE_STATE}{name}", raw))
@@ -466,3 +470,8 @@ class Run:
     def take(self) -> Batch:
         """What the run staged, for a parent to commit with its own."""
         return self.journal.take()
+
+
+def _plain(value: Any) -> Any:
+    """A copy, as the journal holds it: what another process would find."""
+    return None if value is None else msgspec.json.decode(msgspec.json.encode(value))

@@ -139,7 +139,7 @@ def resume_run(
     viewer = choose_viewer(as_json=as_json, quiet=quiet, describe=EventLines().describe)
 
     async def work() -> Exit:
-        row = await _wanted(run_or_session, workspace, ledger)
+        row = await _wanted(run_or_session, workspace, ledger, take_over=take_over)
         if row is None:
             print("nothing to resume: no run is interrupted or waiting", file=sys.stderr)
             return Exit.COMPLETED
@@ -182,7 +182,7 @@ def check_recorded(run_id: str, named: str) -> None:
         ) from error
 
 
-async def _wanted(run_or_session: str | None, workspace: Path, ledger_option: str | None) -> "RunRow | None":
+async def _wanted(run_or_session: str | None, workspace: Path, ledger_option: str | None, *, take_over: bool) -> "RunRow | None":
     """The run to go on with. Those that are left aside are listed on stderr."""
     ledger = existing_ledger(ledger_option, workspace)
     await ledger.open()
@@ -196,7 +196,7 @@ async def _wanted(run_or_session: str | None, workspace: Path, ledger_option: st
                     remedy=f"go on with its conversation: `retinue run --session {row.key.session} TASK`",
                 )
             return row
-        waiting = await _unfinished(ledger)
+        waiting = await _unfinished(ledger, take_over=take_over)
     finally:
         await ledger.close()
     for row in waiting[1:]:
@@ -204,13 +204,13 @@ async def _wanted(run_or_session: str | None, workspace: Path, ledger_option: st
     return waiting[0] if waiting else None
 
 
-async def _unfinished(ledger: "Ledger") -> "list[RunRow]":
-    """Root runs that wait for an answer or whose process is gone, newest first."""
+async def _unfinished(ledger: "Ledger", *, take_over: bool) -> "list[RunRow]":
+    """Root runs that wait for an answer or whose process is gone, newest first. `take_over`: of one that lives too."""
     from retinue.states import RunState
 
     found: list[RunRow] = []
     for row in await ledger.runs(states=(RunState.RUNNING, RunState.WAITING), roots_only=True):
-        if row.state is RunState.WAITING or row.owner is None or not await ledger.owner_alive(row.owner):
+        if take_over or row.state is RunState.WAITING or row.owner is None or not await ledger.owner_alive(row.owner):
             found.append(row)
     return found
 

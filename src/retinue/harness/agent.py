@@ -24,7 +24,14 @@ from retinue.config import (
 )
 from retinue.errors import ConfigurationError, UnknownId
 from retinue.events import Event, PermissionRequest
-from retinue.harness.checks import check_agent_arguments, check_context, check_text, ledger_files
+from retinue.harness.checks import (
+    check_agent_arguments,
+    check_answer,
+    check_context,
+    check_reason,
+    check_text,
+    ledger_files,
+)
 from retinue.harness.driving import Driver
 from retinue.harness.requests import request_view
 from retinue.harness.results import RunResult
@@ -409,6 +416,7 @@ class Agent:
             UnknownId: there is no such request. RetinueError: `already_answered`. ConfigurationError: `no_executor`, the run
                 would have to be gone on with here, and this agent cannot; nothing is recorded then.
         """
+        check_answer(allow, remember, note, by)
         await self.build()
         return await answer(self, request, allow=allow, remember=remember, note=note, by=by, user_id=user_id)
 
@@ -425,6 +433,7 @@ class Agent:
         Raises:
             UnknownId: there is no such run.
         """
+        check_reason(reason)
         await self.build()
         await cancel(self, run_id, reason=reason, user_id=user_id)
 

@@ -9,7 +9,7 @@ from retinue.errors import ConfigurationError
 from retinue.ledger.port import Ledger
 from retinue.subagents.declaration import SubAgent
 
-__all__ = ["check_agent_arguments", "check_context", "check_text", "ledger_files"]
+__all__ = ["check_agent_arguments", "check_answer", "check_context", "check_reason", "check_text", "ledger_files"]
 
 
 def check_agent_arguments(name: str, *, model: Any, subagents: Any, permissions: Any) -> None:
@@ -50,6 +50,31 @@ def check_context(context: Any) -> None:
         raise ConfigurationError(
             f"`context` is {_kind(context)}", code="invalid_argument", remedy='give `RuntimeContext(session_id="…")`'
         )
+
+
+def check_answer(allow: Any, remember: Any, note: Any, by: Any) -> None:
+    """Refuse an answer that is none: only True allows, and what is recorded must be readable by any process.
+
+    Raises:
+        ConfigurationError: `invalid_argument`. Nothing is recorded then.
+    """
+    if not isinstance(allow, bool):
+        raise _invalid("allow", allow, "True or False")
+    if remember not in ("once", "session"):
+        raise _invalid("remember", remember, '"once" or "session"')
+    for name, value in (("note", note), ("by", by)):
+        if not isinstance(value, str):
+            raise _invalid(name, value, "a text, or leave it out")
+
+
+def check_reason(reason: Any) -> None:
+    """Refuse a reason of a stop that is no text."""
+    if not isinstance(reason, str):
+        raise _invalid("reason", reason, "a text, or leave it out")
+
+
+def _invalid(parameter: str, value: Any, expected: str) -> ConfigurationError:
+    return ConfigurationError(f"`{parameter}` is {_kind(value)}", code="invalid_argument", remedy=f"give {expected}")
 
 
 def ledger_files(ledger: Ledger) -> tuple[Path, ...]:

@@ -6,6 +6,7 @@ driver brings the run to its end without it. If the process goes away first, who
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextvars import copy_context
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -45,12 +46,13 @@ class Driver:
         """Begin the run, here if it can be; it gets its own task when it has to wait."""
         work, name, drivers = self._drive(), f"retinue run of {self._agent.name}", self._agent.runtime.drivers
         if at_once:
+            context = copy_context()
             try:
-                waits_for = work.send(None)
+                waits_for = context.run(work.send, None)  # as a task would: what is set there is not the caller's
             except StopIteration as end:
                 self._ended = end.value
                 return
-            self.task = task_of(work, waits_for, name)
+            self.task = task_of(work, waits_for, name, context)
             if self._started is not None:
                 self._started.tree.landed(self.task)
         else:

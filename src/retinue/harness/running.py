@@ -154,8 +154,15 @@ async def begin(
             key=key, default_agent_id=definition.agent_id, created_at=now, updated_at=now, title=text.strip()[:80]
         )
     else:
-        row, projection = await _projection(runtime, row)
-        await _check_idle(runtime, key)  # after the head was read: a run that begins later moves it, and ours is refused
+        kept = runtime.services.projections.take(row)
+        stored = None if kept is not None else await runtime.ledger.journal(key)
+        last = await _check_idle(runtime, key)  # after the head was read: a run that begins later moves it, and ours is refused
+        if kept is not None and kept.run_id != last:  # another thread of this name: purged and made again
+            kept, stored = None, await runtime.ledger.journal(key)
+        if stored is not None:
+            row, kept = stored.row, project(stored.own, stored.inherited)
+        assert kept is not None
+        projection = kept
         generation, head, depth = row.generation, row.head, row.depth
     run_id = new_id("run")
     run_row = RunRow(
@@ -184,20 +191,11 @@ async def begin(
     return Started(agent, tree, run, context, created or row)
 
 
-async def _projection(runtime: Runtime, row: ThreadRow) -> tuple[ThreadRow, Projection]:
-    """What a thread's journal says, and its row at that head."""
-    kept = runtime.services.projections.take(row)
-    if kept is not None:
-        return row, kept
-    stored = await runtime.ledger.journal(row.key)
-    assert stored is not None
-    return stored.row, project(stored.own, stored.inherited)
-
-
-async def _check_idle(runtime: Runtime, key: ThreadKey) -> None:
+async def _check_idle(runtime: Runtime, key: ThreadKey) -> str | None:
+    """The thread's last run, which has ended."""
     last = await runtime.ledger.last_run(key)
     if last is None or last.state.terminal:
-        return
+        return None if last is None else last.run_id
     if last.state is RunState.WAITING:
         raise ThreadBusy(
             f"thread `{key.thread}` of session `{key.session}` waits for an answer (run `{last.run_id}`)",

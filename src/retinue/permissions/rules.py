@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
+from unicodedata import normalize
 
 from retinue.config import PermissionRules, Verdict
 from retinue.errors import ConfigurationError
@@ -74,8 +75,8 @@ class Rule:
         if grants:
             glob = _glob(self.pattern, _ONE_COMMAND if tool in COMMAND_TOOLS else _ANY, ignore_case=False)
             return bool(texts) and all(glob.fullmatch(form) for text in texts for form in _needed(text))
-        glob = _glob(self.pattern, _ANY, ignore_case=True)
-        return any(glob.fullmatch(form) for text in texts for form in _forms(text))
+        glob = _glob(normalize("NFC", self.pattern), _ANY, ignore_case=True)  # one name may be written in several ways
+        return any(glob.fullmatch(normalize("NFC", form)) for text in texts for form in _forms(text))
 
 
 @dataclass(frozen=True, slots=True)

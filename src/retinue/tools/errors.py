@@ -4,7 +4,7 @@ import asyncio
 
 from retinue.errors import RetinueError
 
-__all__ = ["BadArguments", "ToolError", "is_fault"]
+__all__ = ["BadArguments", "ToolError", "cancel_requested", "is_fault"]
 
 
 class ToolError(RetinueError):
@@ -22,12 +22,20 @@ class BadArguments(ToolError):
     default_code = "bad_arguments"
 
 
+def cancel_requested() -> bool:
+    """Whether somebody cancels this task; else a `CancelledError` comes from inside the code that raised it."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
+
+
 def is_fault(error: BaseException) -> bool:
     """Whether what an author's code raised is a fault of that code (`SystemExit` too): it must not end the host's loop.
 
-    A cancellation, Ctrl-C, and the closing of a coroutine whose loop has ended are none.
+    Ctrl-C, a cancellation that somebody asked for, and the closing of a coroutine whose loop has ended are none.
     """
-    if isinstance(error, asyncio.CancelledError | KeyboardInterrupt):
+    if isinstance(error, asyncio.CancelledError):
+        return not cancel_requested()
+    if isinstance(error, KeyboardInterrupt):
         return False
     if isinstance(error, GeneratorExit):
         try:

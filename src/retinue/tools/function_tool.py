@@ -13,7 +13,7 @@ from retinue.ids import check_tool_name
 from retinue.models.port import ToolSpec
 from retinue.states import ResultStatus
 from retinue.tools.docstrings import parse_docstring
-from retinue.tools.errors import BadArguments, is_fault
+from retinue.tools.errors import BadArguments, cancel_requested, is_fault
 from retinue.tools.pool import ToolThreads
 from retinue.tools.port import ToolContext, ToolFlags, ToolOutput
 from retinue.tools.results import error_text, result_of
@@ -184,7 +184,7 @@ class FunctionTool:
         except BadArguments as error:
             return ToolOutput(content=str(error), status=ResultStatus.ERROR)
         except asyncio.CancelledError:
-            if _cancel_requested():
+            if cancel_requested():
                 raise
             text = f"`{self.name}` failed: something that it waited for was cancelled"
             return ToolOutput(content=text, status=ResultStatus.ERROR)
@@ -200,9 +200,3 @@ class FunctionTool:
             call = functools.partial(self._function, **values)
             value = await threads.run(call, name=self.name, owner=context.run_id)
         return await value if inspect.isawaitable(value) else value
-
-
-def _cancel_requested() -> bool:
-    """Whether somebody cancels this task; else the cancellation came from inside the tool."""
-    task = asyncio.current_task()
-    return task is None or task.cancelling() > 0
