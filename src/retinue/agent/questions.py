@@ -73,6 +73,6 @@ async def close_request(run: "Run", action: CallAction) -> None:
 def _described(description: str, gated: GatedCall) -> str:
     """What a person reads of the tool; before it, where the path really leads if that is another place than is written."""
     text = bounded(description.strip().split("\n", 1)[0], 200)
-    if len(gated.forms) > 1:  # the path from the root, and where that leads through links
+    if gated.main_argument is not None and len(gated.forms) > 1:  # the path from the root, and where that leads through links
         text = f"`{bounded(gated.forms[0], 300)}` is really `{bounded(gated.forms[-1], 300)}`. {text}"
     return text

@@ -19,8 +19,11 @@ __all__ = ["ToolHandler", "main_argument"]
 
 
 def main_argument(arguments: Mapping[str, Any], name: str | None) -> str | None:
-    """The text that a rule's glob is matched against: the named argument, or the first one."""
+    """The text that a rule's glob is matched against: the named argument, or the first one. None for a list, whose parts are
+    places (`Tool.places`)."""
     value = arguments.get(name) if name is not None else next(iter(arguments.values()), None)
+    if isinstance(value, list):
+        return None
     return value if isinstance(value, str) or value is None else str(value)
 
 

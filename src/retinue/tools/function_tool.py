@@ -4,8 +4,8 @@ import asyncio
 import functools
 import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 from retinue.config import Verdict
 from retinue.errors import ConfigurationError
@@ -92,6 +92,8 @@ class ToolDeclaration:
                 value = self.arguments.parse(json.dumps(arguments)).get(parameter.name)
             except BadArguments:
                 return ()  # it will not run
+        if isinstance(value, list | tuple | set | frozenset):  # a denial of one part denies the call, an allowance needs all
+            return tuple(str(one) for one in cast("Iterable[Any]", value))
         return () if value is REQUIRED or value is None else (str(value),)
 
     @functools.cached_property
