@@ -1,6 +1,8 @@
 """The seeded loop finds a planted race, shows it again by its seed, and finds none in the kernel."""
 
 import asyncio
+import sys
+import threading
 from typing import Any
 
 import pytest
@@ -188,3 +190,37 @@ def test_of_two_runs_at_once_on_one_thread_one_is_refused() -> None:
     for done, refused in explore(scenario, seeds=50):
         assert done >= 1
         assert done + refused == 3
+
+
+def test_other_threads_may_call_in_while_a_round_is_put_in_order() -> None:
+    """As a ledger's writer does (`call_soon_threadsafe`)."""
+    done = threading.Event()
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+
+        def call_in() -> None:
+            for _ in range(20_000):
+                if done.is_set():
+                    return
+                loop.call_soon_threadsafe(int)
+
+        async def steps() -> None:
+            for _ in range(50):
+                await asyncio.sleep(0)
+
+        thread = threading.Thread(target=call_in)
+        thread.start()
+        try:
+            await asyncio.gather(*(steps() for _ in range(50)))
+        finally:
+            done.set()
+            thread.join()
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with asyncio.Runner(loop_factory=lambda: SeededLoop(7)) as runner:
+            runner.run(main())
+    finally:
+        sys.setswitchinterval(before)

@@ -35,7 +35,8 @@ class SeededLoop(asyncio.SelectorEventLoop):
     def _run_once(self) -> None:
         """One round: what asyncio's own loop does, after what is ready was put into another order."""
         ready: deque[Any] = vars(self)["_ready"]
-        places = [place for place, handle in enumerate(ready) if _is_step(handle)]
+        # by place, not by iterating: other threads (a ledger's writer) append to it meanwhile
+        places = [place for place in range(len(ready)) if _is_step(ready[place])]
         steps = [ready[place] for place in places]
         self._random.shuffle(steps)
         for place, step in zip(places, steps, strict=True):
