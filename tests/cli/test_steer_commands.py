@@ -125,7 +125,7 @@ async def test_a_run_that_another_process_drives_is_told_to_stop(command_line: A
         running = asyncio.create_task(_followed(agent))
         await asked.wait()
         ended = await command_line("cancel", "code")
-        assert (ended.code, "ends it at its next step" in ended.out) == (0, True)
+        assert (ended.code, "stop that process to end it now" in ended.out) == (0, True)
         leave.set()
         assert await running == "cancelled"
 

@@ -69,8 +69,7 @@ async def go_on_from_ledger(run: "Run", conflict: LedgerConflict, retries: int) 
         raise conflict
     run.begin_anew(row, project(stored.own, stored.inherited), generation=stored.row.generation, head=stored.row.head)
     events, ops = old.lost()
-    if conflict.code in ("cancelled", "label") or foreign:
-        _keep(run, events, ops)
+    _keep(run, events, ops)
     for op in ops:
         if isinstance(op, RequestCancel):  # a stop is never taken back
             run.journal.stage_op(op)

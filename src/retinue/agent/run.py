@@ -231,6 +231,8 @@ class Run:
                 end = await self._step()
                 if end is not None:
                     return end
+                if retries and not self.journal.staged and not self.journal.in_flight:
+                    retries = 0  # a commit has held since
             except asyncio.CancelledError:
                 self.stopping.cancelled()
             except LedgerConflict as conflict:

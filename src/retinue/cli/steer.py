@@ -90,7 +90,8 @@ def cancel_run(*, run_or_session: str, workspace: Path, ledger: str | None, reas
         if as_json:
             print(json.dumps({"runId": row.run_id, "session": row.key.session, "state": state, "drivenBy": driven or None}))
         elif driven:
-            print(f"stop of run {row.run_id} recorded: {one_line(driven, 200)} ends it at its next step")
+            when = "ends it when it next starts a child, or at its end; stop that process to end it now"
+            print(f"stop of run {row.run_id} recorded: {one_line(driven, 200)} {when}")
         else:
             print(f"run {row.run_id} is {state}; what was done is kept in session {one_line(row.key.session, 100)}")
         return Exit.COMPLETED

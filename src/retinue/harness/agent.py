@@ -270,7 +270,8 @@ class Agent:
         check_context(context)
         await self.build()
         form = self.runtime.output(output)
-        driver = Driver(self, partial(begin, self, text, context, viewer=None, acknowledged=False, output=form))
+        start = partial(begin, self, text, context, viewer=None, acknowledged=False, output=form)
+        driver = Driver(self, start, user=_user(context))
         return checked(await driver.result(), check)
 
     def run_sync(self, text: str, *, context: RuntimeContext | None = None, output: Any = None, check: bool = True) -> RunResult:
@@ -295,7 +296,8 @@ class Agent:
         await self.build()
         viewer = Viewer(patient=patient)
         form = self.runtime.output(output)
-        driver = Driver(self, partial(begin, self, text, context, viewer=viewer, acknowledged=True, output=form), viewer)
+        start = partial(begin, self, text, context, viewer=viewer, acknowledged=True, output=form)
+        driver = Driver(self, start, viewer, user=_user(context))
         async with aclosing(driver.events()) as events:
             async for event in events:
                 yield event
@@ -310,7 +312,7 @@ class Agent:
         definition = child_definition(self.definition(context), agent_id, depth=row.depth, context=context)
         form = self.runtime.output(output)
         start = partial(begin, self, text, context, viewer=None, acknowledged=False, definition=definition, key=key, output=form)
-        return checked(await Driver(self, start).result(), check)
+        return checked(await Driver(self, start, user=key.user).result(), check)
 
     # Going on, answering, stopping
 
@@ -337,7 +339,8 @@ class Agent:
         """
         await self.build()
         self.runtime.output(output)
-        driver = Driver(self, partial(self._resuming, run_id, viewer=None, force=take_over, context=context))
+        start = partial(self._resuming, run_id, viewer=None, force=take_over, context=context)
+        driver = Driver(self, start, user=_user(context))
         return checked(await driver.result(), check)
 
     async def resume_stream(
@@ -346,7 +349,8 @@ class Agent:
         """`resume`, as a stream of events."""
         await self.build()
         viewer = Viewer(patient=patient)
-        driver = Driver(self, partial(self._resuming, run_id, viewer=viewer, force=take_over, context=context), viewer)
+        start = partial(self._resuming, run_id, viewer=viewer, force=take_over, context=context)
+        driver = Driver(self, start, viewer, user=_user(context))
         async with aclosing(driver.events()) as events:
             async for event in events:
                 yield event
@@ -481,3 +485,7 @@ def _as_tool(given: Callable[..., Any] | Capability) -> Capability:
 def _reference(model: ChatModel) -> str:
     reference: object = getattr(model, "reference", None)
     return reference if isinstance(reference, str) else f"{model.provider}:{model.name}"
+
+
+def _user(context: RuntimeContext | None) -> str:
+    return "" if context is None else context.user_id or ""

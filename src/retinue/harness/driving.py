@@ -31,8 +31,11 @@ __all__ = ["Driver"]
 class Driver:
     """Drives one root run in this process: from its start, or from where it was, to its end or until it waits on disk."""
 
-    def __init__(self, agent: "Agent", start: Callable[[], Awaitable[Started]], viewer: Viewer | None = None) -> None:
+    def __init__(
+        self, agent: "Agent", start: Callable[[], Awaitable[Started]], viewer: Viewer | None = None, *, user: str = ""
+    ) -> None:
         self._agent = agent
+        self._user = user
         self._start = start
         self._viewer = viewer
         self._started: Started | None = None
@@ -69,6 +72,10 @@ class Driver:
     def over(self) -> bool:
         """Whether nothing is driven any more: the run has ended, or waits on disk."""
         return self._ended is not None or (self.task is not None and self.task.done())
+
+    def begins_for(self, agent: "Agent", user_id: str | None) -> bool:
+        """Whether it drives a run of this agent (and user, if one is named) that has not begun yet."""
+        return self._agent is agent and self._started is None and user_id in (None, self._user) and not self.over
 
     def stop(self, reason: str, *, by: str) -> None:
         """Stop the run, unless it has been driven to its end; the intent travels with its next commit."""

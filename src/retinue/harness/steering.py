@@ -64,6 +64,9 @@ async def cancel(agent: "Agent", run_id: str | None, *, reason: str, user_id: st
     if run_id is None:
         trees = [(root, tree) for root, tree in runtime.trees.items() if tree in agent.own_trees]
         roots = [root for root, tree in trees if user_id in (None, _user_of(tree))]
+        for driver in list(runtime.drivers):
+            if driver.begins_for(agent, user_id):  # it has no tree yet: the stop travels with its first commit
+                driver.stop(reason, by="user")
         await asyncio.gather(*(runtime.cancel(root, reason, by="user") for root in roots))
         return
     user = user_id or ""
