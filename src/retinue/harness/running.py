@@ -53,6 +53,7 @@ class Started:
                 self.tree.services.projections.keep(
                     self._thread, generation=journal.generation, head=journal.head, projection=journal.projection
                 )
+                journal.projection = Projection()  # whoever still holds this run writes nothing into what is kept
             if end.status == "cancelled" and self.tree.interruptions:
                 raise asyncio.CancelledError  # the driver itself was cancelled: the end is recorded, now it learns of it
             return result
