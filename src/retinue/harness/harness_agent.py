@@ -22,6 +22,7 @@ from retinue.subagents.declaration import SubAgent
 from retinue.subagents.diagnostics import Diagnostic
 from retinue.subagents.equipment import Equipment, assemble
 from retinue.subagents.loading import LoadReport, load_subagents
+from retinue.subagents.mistaken_tools import mistaken_tools
 from retinue.subagents.registry import Roster, general_purpose, merge_subagents
 from retinue.subagents.roster_tools import ROSTER_TOOLS
 from retinue.tools.harness import ToolHarness, collect
@@ -163,7 +164,7 @@ class HarnessAgent(Agent):
     def _roster(self, context: RuntimeContext | None) -> Roster:
         """The four sources (A-04), by the precedence of D-05. What they have to say is in `diagnostics`, and logged once."""
         if self._disable_subagents or self._leaf is True:
-            self._report(self._mistaken_rules(Roster()))
+            self._report(self._mistaken_names(Roster()))
             return Roster()
         shared = _loaded(self.workspace.subagents_dir)
         user = LoadReport()
@@ -176,7 +177,7 @@ class HarnessAgent(Agent):
             user_files=user,
             shared_files=shared,
         )
-        mistaken = self._mistaken_rules(merged.roster)
+        mistaken = self._mistaken_names(merged.roster)
         self._report((*shared.diagnostics, *user.diagnostics, *merged.diagnostics, *mistaken))
         return merged.roster
 
@@ -187,14 +188,19 @@ class HarnessAgent(Agent):
                 self._reported.add(str(diagnostic))
                 _log.warning("%s", diagnostic)
 
-    def _mistaken_rules(self, roster: Roster) -> list[Diagnostic]:
-        """Rules for tools that nobody has. Nothing is said where not all tools are known: children of factories have their
-        own, and so have those that are made of another agent's configuration."""
+    def _mistaken_names(self, roster: Roster) -> list[Diagnostic]:
+        """Rules and subagents that name tools which nobody has. Nothing is said where not all tools are known: children of
+        factories have their own, and so have those that are made of another agent's configuration."""
         known = _tools_of(self._capabilities, roster)
-        if self._permissions is None or known is None:
+        if known is None:
             return []
-        found = unknown_tools(self._permissions, known)
-        return [Diagnostic(severity="warning", code=UNKNOWN_TOOL, message=one.message, remedy=one.remedy) for one in found]
+        found = unknown_tools(self._permissions or PermissionRules(), known)
+        rules = [Diagnostic(severity="warning", code=UNKNOWN_TOOL, message=one.message, remedy=one.remedy) for one in found]
+        declared = (
+            *(one for one in self._capabilities if isinstance(one, SubAgent)),
+            *(one.declaration for one in roster),
+        )
+        return [*rules, *(found for one in declared for found in mistaken_tools(one, known))]
 
 
 def _tools_of(capabilities: Sequence[Capability], roster: Roster) -> set[str] | None:
