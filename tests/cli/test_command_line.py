@@ -274,6 +274,11 @@ async def test_the_model_can_be_named_once(command_line: Any, provider: StrictPr
     broken = await command_line("run", "Go.")
     assert broken.code == 2
     assert "config.toml" in broken.err
+    (command_line.workspace / ".retinue" / "config.toml").write_text(f'modle = "{url}"\n')
+    for command in (("run", "Go."), ("doctor",)):
+        slip = await command_line(*command)
+        assert slip.code == (2 if command[0] == "run" else 1)
+        assert "did you mean `model`?" in slip.err + slip.out
 
 
 async def test_agents_of_a_folder(command_line: Any) -> None:

@@ -163,6 +163,20 @@ def test_unknown_keys_are_kept_and_told_once() -> None:
     assert findings("color: red", "version: 1") == [("info", "unknown_keys", None)]
 
 
+@pytest.mark.parametrize(
+    ("key", "meant"), [("maxIter", "`maxIters`"), ("modle", "`model`"), ("tool", "`tools`"), ("descripton", "`description`")]
+)
+def test_a_slip_is_told_with_its_line_and_what_was_meant(key: str, meant: str) -> None:
+    _, (found, *_) = parse_declaration(f"---\ndescription: Reads\n{key}: 3\n---\nRead.\n", Path("a.md"))
+    assert (found.severity, found.code, found.line) == ("warning", "unknown_key", 3)
+    assert meant in found.remedy
+
+
+@pytest.mark.parametrize("key", ["allowed-tools", "hooks", "max_tokens", "permissionMode"])
+def test_a_key_of_another_product_is_no_slip(key: str) -> None:
+    assert findings(f"{key}: x") == [("info", "unknown_keys", None)]
+
+
 @pytest.mark.case("B058")
 def test_a_file_cannot_grant_delegation() -> None:
     declaration = header("leaf: false", "availability: any")

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from retinue.cli.exits import Exit
-from retinue.cli.places import ledger_url
+from retinue.cli.places import ledger_url, settings_of
 from retinue.cli.text import clean
 from retinue.errors import ConfigurationError
 
@@ -33,12 +33,20 @@ async def look_at_all(ledger_option: str | None, workspace: Path, *, model: str 
 
         asked = resolve_model(model)
     findings: list[Finding] = []
-    async for finding in diagnose(workspace, path, model=asked):
+
+    def tell(finding: Finding) -> None:
         findings.append(finding)
         if not as_json:
             print(f"{_MARKS[finding.severity]}  {clean(finding.text)}")
             if finding.remedy and finding.severity != "ok":
                 print(f"         to do: {clean(finding.remedy)}")
+
+    try:
+        settings_of(workspace)
+    except ConfigurationError as error:
+        tell(Finding(severity="error", code=error.code, text=error.message, remedy=error.remedy or ""))
+    async for finding in diagnose(workspace, path, model=asked):
+        tell(finding)
     errors = sum(finding.severity == "error" for finding in findings)
     if as_json:
         document: dict[str, Any] = {"ok": not errors, "findings": msgspec.to_builtins(findings)}

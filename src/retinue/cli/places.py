@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from retinue.errors import ConfigurationError, UnknownId
 from retinue.ids import kind_of
+from retinue.near import near_names
 
 if TYPE_CHECKING:
     from retinue.ledger.port import Ledger
@@ -28,6 +29,8 @@ __all__ = [
 
 MODEL_ENV: Final = "RETINUE_MODEL"
 SETTINGS: Final = Path(".retinue") / "config.toml"
+KEYS: Final = ("model",)
+"""The keys of the settings."""
 LEDGER: Final = Path(".retinue") / "ledger.sqlite3"
 
 
@@ -35,17 +38,26 @@ def settings_of(workspace: Path) -> dict[str, Any]:
     """`.retinue/config.toml` of a workspace (no tool can write there); nothing if there is none.
 
     Raises:
-        ConfigurationError: it cannot be read.
+        ConfigurationError: it cannot be read, or has a key that nothing reads.
     """
     path = workspace / SETTINGS
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        settings = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
         raise ConfigurationError(
             f"`{path}` cannot be used: {error}", code="invalid_settings", remedy='write TOML there, e.g. `model = "openai:gpt-5"`'
         ) from None
+    unknown = next((key for key in settings if key not in KEYS), None)
+    if unknown is not None:
+        near = " or ".join(f"`{key}`" for key in near_names(unknown, KEYS))
+        raise ConfigurationError(
+            f"`{path}` has the key `{unknown}`, which is not known",
+            code="invalid_settings",
+            remedy=f"did you mean {near}?" if near else f"remove it; the keys are {', '.join(f'`{key}`' for key in KEYS)}",
+        )
+    return settings
 
 
 def choose_model(given: str | None, workspace: Path) -> str:

@@ -9,11 +9,12 @@ from collections.abc import Callable
 from typing import Final
 
 from retinue.config import WorkspaceMode
+from retinue.near import near_names
 from retinue.subagents.choices import SelectionMode
 from retinue.subagents.diagnostics import Diagnostic, Severity
 from retinue.subagents.front_matter import Entry, HeaderValue
 
-__all__ = ["HeaderReader", "canonical_key"]
+__all__ = ["HeaderReader", "canonical_key", "meant_keys"]
 
 KEYS: Final = (
     "description",
@@ -39,7 +40,18 @@ _BOOLEANS: Final = {"true": True, "yes": True, "on": True, "false": False, "no":
 
 def canonical_key(key: str) -> str | None:
     """The known key that `key` spells (`max_iters`, `max-iters`, `MaxIters` are `maxIters`), or None (D-25)."""
-    return _FOLDED.get(key.replace("_", "").replace("-", "").replace(" ", "").lower())
+    return _FOLDED.get(_folded(key))
+
+
+def meant_keys(key: str) -> list[str]:
+    """The known keys that `key`, which is none of them, is a likely slip for: the first letter is rarely mistyped, and
+    without it `allowed-tools` would be told to be `disallowedTools`."""
+    folded = _folded(key)
+    return [_FOLDED[near] for near in near_names(folded, _FOLDED, count=2, alike=0.75) if near[0] == folded[0]]
+
+
+def _folded(key: str) -> str:
+    return key.replace("_", "").replace("-", "").replace(" ", "").lower()
 
 
 class HeaderReader:
@@ -53,6 +65,7 @@ class HeaderReader:
         self.extras: dict[str, HeaderValue] = {}
         self._report = report
         self._known: dict[str, Entry] = {}
+        self._lines = {key: entry.line for key, entry in header.items()}
         for key, entry in header.items():
             known = canonical_key(key)
             if known is None:
@@ -78,6 +91,20 @@ class HeaderReader:
     def info(self, code: str, message: str, remedy: str) -> None:
         """Say something worth knowing."""
         self.diagnostics.append(self._report("info", code, message, remedy, None))
+
+    def tell_extras(self) -> None:
+        """Say which keys have no effect: each that is near to a known one is likely a slip, with its line."""
+        others: list[str] = []
+        for key in self.extras:
+            near = meant_keys(key)
+            if near:
+                remedy = f"did you mean {' or '.join(f'`{one}`' for one in near)}"
+                self.warn("unknown_key", f"`{_cut(key)}` is not known, and has no effect", remedy, self._lines[key])
+            else:
+                others.append(f"`{_cut(key)}`")
+        if others:
+            message = f"keys that are not known here have no effect: {', '.join(others)}"
+            self.info("unknown_keys", message, "remove them, or leave them")
 
     def has(self, key: str) -> bool:
         """Whether the header has this key, whatever its value."""

@@ -127,9 +127,7 @@ def _declaration(reader: HeaderReader, body: str, path: Path) -> SubAgent | None
     chat = ChatClientConfig(temperature=reader.number("temperature", 0, 2), top_p=reader.number("top_p", 0, 1))
     builtin = _builtin_tools(reader)
     hidden, selection, title = reader.flag("hidden"), reader.selection_mode(), reader.text("name")
-    if reader.extras:
-        listed = ", ".join(f"`{key}`" for key in reader.extras)
-        reader.info("unknown_keys", f"keys that are not known here have no effect: {listed}", "remove them, or leave them")
+    reader.tell_extras()
     if reader.refused or description is None:
         return None
     try:
