@@ -41,8 +41,11 @@ async def test_a_delegation_leaves_the_parents_earlier_messages_as_they_were(pol
         assert provider.refused == []
     assert after[:4] == before
     assert [type(message) for message in after[4:]] == [UserMessage, AssistantMessage, ToolResult, AssistantMessage]
+    assert isinstance(after[6], ToolResult)
+    assert after[6].content == "helped"
     for earlier, later in pairwise(sent):
         assert later[: len(earlier)] == earlier
+    assert [message["role"] for message in sent[-1]] == [*["user", "assistant"] * 3, "tool", "assistant", "user"]
 
 
 # B009
