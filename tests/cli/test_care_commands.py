@@ -43,11 +43,11 @@ async def test_a_run_that_waits_is_explained_with_the_command_that_moves_it_on(
     run = next(name for name in said["related"] if name.startswith("run_"))
     request = next(name for name in said["related"] if name.startswith("req_"))
     assert said["waitsFor"] == f"an answer to: `write_file` ({request})"
-    assert said["command"] == f"retinue resume {run}"
+    assert (said["command"], said["stop"]) == (f"retinue answer {request} allow", f"retinue cancel {run}")
     shown = await command_line("explain", request)
     assert shown.code == 0
     assert "may agent `assistant` call `write_file`? It is open." in shown.out
-    assert f"retinue resume {run}" in shown.out
+    assert f"retinue answer {request} allow    (or deny)\n  stop it    retinue cancel {run}" in shown.out
     refused = await command_line("threads", "delete", "s1", "--yes")
     assert (refused.code, run in refused.err) == (1, True)
     found = await document(command_line, "doctor")

@@ -70,7 +70,7 @@ async def test_an_interrupted_run_and_an_open_question_are_found(tmp_path: Path)
     assert (orphan.severity, request.severity) == ("warning", "info")
     assert "of agent `lead` is interrupted: process " in orphan.text
     assert orphan.remedy.startswith("`retinue resume run_")
-    assert waiting.run_id in request.remedy
+    assert waiting.requests[0].request_id in request.remedy
     assert not [finding for finding in findings.values() if finding.severity == "error"]
 
 

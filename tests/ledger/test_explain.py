@@ -75,8 +75,10 @@ def test_every_state_and_reason_of_a_run_has_a_sentence(state: RunState, facts: 
         assert bool(said.waits_for) <= (not state.terminal)
         assert said.command, said
         if not state.terminal:
-            assert said.command[:2] == ("resume", "run_1")
+            asks = state is RunState.WAITING and facts.requests and facts.intent is None
+            assert said.command[:2] == (("answer", facts.requests[0].request_id) if asks else ("resume", "run_1"))
             assert said.waits_for or said.held_by
+        assert said.stop == (() if state.terminal or facts.intent is not None else ("cancel", "run_1"))
 
 
 @pytest.mark.parametrize("state", InvocationState)
@@ -170,7 +172,7 @@ async def test_ids_of_every_kind_are_found(make_ledger: Callable[[], Ledger]) ->
     expected = {
         "run_1": ("run", "running", "1 child: `helper` (run_2)"),
         "inv_1": ("delegation", "running", "its child to end"),
-        "req_1": ("request", "open", "an answer, from a terminal or from code"),
+        "req_1": ("request", "open", "an answer, from any process"),
         "own_1": ("owner", "alive", ""),
         "ses": ("thread", "running", ""),
         "ses/main": ("thread", "running", "1 child: `helper` (run_2)"),

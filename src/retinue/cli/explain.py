@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = ["explain_id"]
 
+OR_DENY = "    (or deny)"
+
 
 async def explain_id(ledger_option: str | None, workspace: Path, *, wanted: str, as_json: bool) -> Exit:
     """Explain what an id names."""
@@ -24,8 +26,9 @@ async def explain_id(ledger_option: str | None, workspace: Path, *, wanted: str,
         said = await explain(ledger, wanted)
     session = Session(workspace=workspace, ledger=ledger_option)
     command = session.command(*said.command) if said.command else ""
+    stop = session.command(*said.stop) if said.stop else ""
     if as_json:
-        print(json.dumps(_document(said, command), ensure_ascii=True))
+        print(json.dumps(_document(said, command, stop), ensure_ascii=True))
         return Exit.COMPLETED
     now = time.time_ns() // 1_000_000
     since = f"  since      {duration(now - said.since)} ago" if said.since else ""
@@ -35,7 +38,8 @@ async def explain_id(ledger_option: str | None, workspace: Path, *, wanted: str,
         since,
         f"  held by    {one_line(said.held_by, 400)}" if said.held_by else "",
         f"  waits for  {one_line(said.waits_for, 1_000)}" if said.waits_for else "",
-        f"  command    {command}" if command else "",
+        f"  command    {command}{OR_DENY if said.command[0] == 'answer' else ''}" if command else "",
+        f"  stop it    {stop}" if stop else "",
         f"  from code  {said.python}" if said.python else "",
         f"  see also   {one_line(', '.join(said.related), 1_000)}" if said.related else "",
     ]
@@ -43,7 +47,7 @@ async def explain_id(ledger_option: str | None, workspace: Path, *, wanted: str,
     return Exit.COMPLETED
 
 
-def _document(said: "Explanation", command: str) -> dict[str, Any]:
+def _document(said: "Explanation", command: str, stop: str) -> dict[str, Any]:
     return {
         "id": said.id,
         "kind": said.kind,
@@ -54,6 +58,7 @@ def _document(said: "Explanation", command: str) -> dict[str, Any]:
         "heldBy": said.held_by or None,
         "waitsFor": said.waits_for or None,
         "command": command or None,
+        "stop": stop or None,
         "python": said.python or None,
         "related": list(said.related),
     }

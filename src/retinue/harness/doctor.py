@@ -119,7 +119,9 @@ async def check_runs(ledger: Ledger) -> AsyncIterator[Finding]:
             )
     for request in requests:
         text = f"request `{request.request_id}` is open: may agent `{request.agent_id}` call `{request.tool}`?"
-        yield Finding(severity="info", code="open_request", text=text, remedy=f"`retinue resume {request.root_run}` asks it")
+        yield Finding(
+            severity="info", code="open_request", text=text, remedy=f"`retinue answer {request.request_id} allow`, or deny"
+        )
     if not unfinished:
         yield Finding(severity="ok", code="runs", text="no run is unfinished")
 

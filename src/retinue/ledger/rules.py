@@ -190,7 +190,10 @@ def check_cancel(op: RequestCancel, exists: bool) -> None:
     """`exists`: the run is there."""
     if not exists:
         raise LedgerConflict(
-            f"there is no run `{op.run_id}`", op=op, code="missing", remedy="cancel by the id that `retinue tasks` shows"
+            f"there is no run `{op.run_id}`",
+            op=op,
+            code="missing",
+            remedy="give the id of a run; `retinue threads list --json` shows them",
         )
 
 

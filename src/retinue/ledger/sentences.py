@@ -28,8 +28,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     """One thing of a ledger, explained.
 
     `text` is one sentence: state and reason. `waits_for`, `held_by` and `command` (the words after `retinue` that move it on)
-    are empty where there is nothing to say; `python` does the same from code. `since` is when it came into this state, in
-    milliseconds since the epoch. `related` are ids to ask about next.
+    are empty where there is nothing to say; `python` does the same from code. `stop` are the words that end its whole tree.
+    `since` is when it came into this state, in milliseconds since the epoch. `related` are ids to ask about next.
     """
 
     id: str
@@ -41,6 +41,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     held_by: str = ""
     since: int = 0
     command: tuple[str, ...] = ()
+    stop: tuple[str, ...] = ()
     python: str = ""
     related: tuple[str, ...] = ()
 
@@ -84,8 +85,9 @@ def explain_run(row: RunRow, facts: Facts) -> Explanation:
     """A run."""
     who = f"run `{row.run_id}` of agent `{row.agent_id}`"
     said = _RUN[row.state](row, facts, who)
+    stop = () if row.state.terminal or facts.intent is not None else ("cancel", row.root)
     return msgspec.structs.replace(
-        said, id=row.run_id, kind="run", state=row.state.value, reason=row.reason, since=row.updated_at
+        said, id=row.run_id, kind="run", state=row.state.value, reason=row.reason, since=row.updated_at, stop=stop
     )
 
 
@@ -120,7 +122,7 @@ def _run_waiting(row: RunRow, facts: Facts, who: str) -> Explanation:
         return _said(
             f"{_cap(who)} waits for a person; no process holds it",
             waits_for=f"an answer to: {asks}{more}",
-            command=go_on,
+            command=("answer", first, "allow"),
             python=f"await agent.answer({first!r}, allow=True)",
             related=tuple(one.request_id for one in requests),
         )
@@ -175,6 +177,7 @@ def explain_invocation(row: InvocationRow, child: RunRow | None, facts: Facts) -
             held_by=below.held_by,
             waits_for=below.waits_for or said.waits_for,
             command=below.command,
+            stop=below.stop,
             python=below.python,
             text=f"{said.text}; {below.text[0].lower()}{below.text[1:]}",
         )
@@ -217,9 +220,16 @@ def explain_request(row: RequestRow, facts: Facts) -> Explanation:
     """A question to a person. `facts` are about the root of its tree."""
     who = f"request `{row.request_id}`: may agent `{row.agent_id}` call `{row.tool}`?"
     said = _REQUEST[row.state](row, facts, _cap(who))
-    since = row.answered_at or row.opened_at
+    stop = ("cancel", row.root_run) if row.state is RequestState.OPEN else ()
     return msgspec.structs.replace(
-        said, id=row.request_id, kind="request", state=row.state.value, reason=row.answer, since=since, related=(row.root_run,)
+        said,
+        id=row.request_id,
+        kind="request",
+        state=row.state.value,
+        reason=row.answer,
+        since=row.answered_at or row.opened_at,
+        stop=stop,
+        related=(row.root_run,),
     )
 
 
@@ -231,8 +241,8 @@ def _request_open(row: RequestRow, facts: Facts, who: str) -> Explanation:
     return _said(
         text,
         held_by=held,
-        waits_for="an answer, from a terminal or from code",
-        command=("resume", row.root_run),
+        waits_for="an answer, from any process",
+        command=("answer", row.request_id, "allow"),
         python=f"await agent.answer({row.request_id!r}, allow=True)",
     )
 
