@@ -2,34 +2,61 @@
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from retinue.agent.results import READ_RESULT
 from retinue.cli.exits import Exit
+from retinue.cli.places import choose_model
 from retinue.cli.text import clean, one_line
 from retinue.errors import ConfigurationError
+from retinue.subagents.diagnostics import Diagnostic
 from retinue.subagents.loading import LoadReport, load_subagents
-from retinue.subagents.registry import general_purpose, merge_subagents
+from retinue.subagents.mistaken_models import mistaken_models
+from retinue.subagents.mistaken_tools import mistaken_tools
+from retinue.subagents.registry import Roster, general_purpose, merge_subagents
 from retinue.subagents.resolved import ResolvedDeclaration
+from retinue.subagents.roster_tools import ROSTER_TOOLS
+from retinue.workspace.tools import FILE_TOOLS
 
-__all__ = ["list_agents"]
+__all__ = ["find_agents", "list_agents"]
 
 
 def list_agents(workspace: Path, *, as_json: bool) -> Exit:
     """Print the roster of a workspace. A refused file is a failure (exit 1), but hides none of the others."""
     if not workspace.is_dir():
         raise ConfigurationError(f"`{workspace}` is not a folder", code="invalid_workspace", remedy="pass `--workspace DIR`")
-    files = load_subagents(workspace / "subagents")
-    merged = merge_subagents(builtin=[general_purpose()], shared_files=files)
-    findings = [*files.diagnostics, *merged.diagnostics]
+    files, roster, findings = find_agents(workspace)
     if as_json:
-        agents = [_described(entry) for entry in merged.roster]
+        agents = [_described(entry) for entry in roster]
         print(json.dumps({"agents": agents, "diagnostics": [_finding(found) for found in findings]}, ensure_ascii=True))
     else:
-        _print(list(merged.roster))
+        _print(list(roster))
         for found in findings:
             print(clean(str(found)), file=sys.stderr)
     return _exit(files)
+
+
+def find_agents(workspace: Path) -> tuple[LoadReport, Roster, list[Diagnostic]]:
+    """The files of a workspace, the roster that they make, and all that is wrong with them, for an agent of the command line."""
+    files = load_subagents(workspace / "subagents")
+    merged = merge_subagents(builtin=[general_purpose()], shared_files=files)
+    tools = (*FILE_TOOLS, *ROSTER_TOOLS, READ_RESULT)
+    named = [found for one in files.declarations for found in mistaken_tools(one, tools)]
+    models = mistaken_models(files.declarations, partial(_resolve, workspace=workspace))
+    return files, merged.roster, [*files.diagnostics, *merged.diagnostics, *named, *models]
+
+
+def _resolve(model: str, *, workspace: Path) -> object:
+    """The model of a file, as a child of the agent that would run here; a bare name is one of its parent's provider."""
+    from retinue.models.resolve import resolve_model
+
+    try:
+        parent = choose_model(None, workspace)
+    except ConfigurationError:
+        parent = "openai"  # nobody has said yet: any name may be one of the provider that will be
+    return resolve_model(model, parent_provider=parent)
 
 
 def _exit(files: LoadReport) -> Exit:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from retinue.cli.agents import find_agents
 from retinue.cli.exits import Exit
 from retinue.cli.places import ledger_url, settings_of
 from retinue.cli.text import clean
@@ -47,6 +48,9 @@ async def look_at_all(ledger_option: str | None, workspace: Path, *, model: str 
         tell(Finding(severity="error", code=error.code, text=error.message, remedy=error.remedy or ""))
     async for finding in diagnose(workspace, path, model=asked):
         tell(finding)
+    for found in find_agents(workspace)[2]:
+        text = f"{found.place}: {found.message}" if found.place else found.message
+        tell(Finding(severity=found.severity, code=found.code, text=text, remedy=found.remedy))
     errors = sum(finding.severity == "error" for finding in findings)
     if as_json:
         document: dict[str, Any] = {"ok": not errors, "findings": msgspec.to_builtins(findings)}

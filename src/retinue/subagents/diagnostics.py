@@ -21,6 +21,12 @@ class Diagnostic:
     path: Path | None = None
     line: int | None = None
 
+    @property
+    def place(self) -> str:
+        """`path:line`, as far as they are known."""
+        return "" if self.path is None else f"{self.path}:{self.line}" if self.line else f"{self.path}"
+
     def __str__(self) -> str:
-        place = "" if self.path is None else f"{self.path}:{self.line}: " if self.line else f"{self.path}: "
-        return f"{place}{self.severity}: {self.message}. {self.remedy[0].upper()}{self.remedy[1:]}."
+        place = f"{self.place}: " if self.place else ""
+        end = "" if self.remedy.endswith("?") else "."
+        return f"{place}{self.severity}: {self.message}. {self.remedy[0].upper()}{self.remedy[1:]}{end}"

@@ -98,7 +98,7 @@ class HeaderReader:
         for key in self.extras:
             near = meant_keys(key)
             if near:
-                remedy = f"did you mean {' or '.join(f'`{one}`' for one in near)}"
+                remedy = f"did you mean {' or '.join(f'`{one}`' for one in near)}?"
                 self.warn("unknown_key", f"`{_cut(key)}` is not known, and has no effect", remedy, self._lines[key])
             else:
                 others.append(f"`{_cut(key)}`")

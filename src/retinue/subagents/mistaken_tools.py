@@ -1,9 +1,10 @@
-"""Names under a declaration's `tools` and `disallowed_tools` that are the names of no tool."""
+"""Names under a declaration's `tools`, `disallowed_tools` and `builtin_tools` that are the names of no tool."""
 
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from typing import Final
 
+from retinue.config import Unset
 from retinue.near import near_names
 from retinue.permissions.mistakes import LATER_TOOLS
 from retinue.subagents.declaration import SubAgent
@@ -20,7 +21,12 @@ _NEAR: Final = 3
 def mistaken_tools(declaration: SubAgent, known: Iterable[str]) -> list[Diagnostic]:
     """A warning for each name that fits none of these tools. `known` must be all that any agent of the tree may have."""
     names = sorted({*known, *LATER_TOOLS})
-    keys = (("tools", declaration.tools or ()), ("disallowed_tools", declaration.disallowed_tools))
+    builtin = declaration.builtin_tools
+    keys = (
+        ("tools", declaration.tools or ()),
+        ("disallowed_tools", declaration.disallowed_tools),
+        ("builtin_tools", () if isinstance(builtin, str | Unset) else builtin),
+    )
     return [
         _warning(declaration, key, pattern, near_names(pattern, names, count=_NEAR))
         for key, patterns in keys
