@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from typing import Any, Final, TypeVar
 
 from retinue.errors import ConfigurationError
+from retinue.tools.pool import lent_thread
 
 __all__ = ["LoopThread"]
 
@@ -46,7 +47,8 @@ class LoopThread:
             future = asyncio.run_coroutine_threadsafe(self._work(work, ended), self._started())
             self._waiting.add(future)
         try:
-            return future.result()
+            with lent_thread():  # a synchronous tool that starts a run holds no thread that the run's tools need
+                return future.result()
         except KeyboardInterrupt:
             future.cancel()  # the run is stopped and its end recorded, then the interrupt goes on
             ended.wait(END_SECONDS)

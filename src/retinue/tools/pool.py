@@ -9,14 +9,15 @@ import contextvars
 import functools
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeVar
 
 from retinue.clock import Clock, SystemClock
 from retinue.errors import ConfigurationError, RetinueError
 
-__all__ = ["RunningCall", "ToolThreads"]
+__all__ = ["RunningCall", "ToolThreads", "lent_thread"]
 
 T = TypeVar("T")
 
@@ -43,7 +44,7 @@ class _Outcome(NamedTuple):
 class _Job:
     """One call. Its fields change only under the pool's lock."""
 
-    __slots__ = ("abandoned", "call", "future", "id", "loop", "name", "owner", "started_at", "task", "thread")
+    __slots__ = ("abandoned", "call", "future", "id", "lent", "loop", "name", "owner", "started_at", "task", "thread")
 
     def __init__(self, job_id: int, name: str, owner: str, call: Callable[[], Any]) -> None:
         self.id = job_id
@@ -56,6 +57,7 @@ class _Job:
         self.thread: threading.Thread | None = None
         self.started_at = 0
         self.abandoned = False
+        self.lent = False
 
     def deliver(self, outcome: _Outcome) -> None:
         """Tell the waiting task, from any thread."""
@@ -74,12 +76,33 @@ class _Watcher(NamedTuple):
     concerns: Callable[[_Job], bool]
 
 
+class _Worker(threading.Thread):
+    """A thread of a pool, which knows what it belongs to."""
+
+    def __init__(self, pool: "ToolThreads", work: Callable[[], None], name: str) -> None:
+        super().__init__(target=work, name=name, daemon=True)
+        self.pool = pool
+
+
+@contextmanager
+def lent_thread() -> Generator[None]:
+    """A block in which the calling thread only waits for work that may need a thread itself, such as a run inside a
+    synchronous tool. A thread of a pool does not count against its limit meanwhile; for any other nothing happens."""
+    worker = threading.current_thread()
+    if not isinstance(worker, _Worker):
+        yield
+        return
+    with worker.pool.lent(worker):
+        yield
+
+
 class ToolThreads:
     """At most `limit` synchronous calls at once; the rest wait in order.
 
     A call whose waiter was cancelled no longer counts, so that stuck tools do not stop the others: there are never more
-    than twice `limit` threads. Where stuck calls hold all of these, a call that waits fails after a while, by `clock`: it
-    says what is stuck. Threads start when they are needed and are daemons: they never hold up the end of the process.
+    than twice `limit` threads for these. Nor does one count that waits for a run of its own (`lent_thread`). Where stuck
+    calls hold all threads, a call that waits fails after a while, by `clock`: it says what is stuck. Threads start when
+    they are needed and are daemons: they never hold up the end of the process.
     """
 
     def __init__(self, limit: int, *, name: str = "retinue-tool", clock: Clock | None = None) -> None:
@@ -201,12 +224,28 @@ class ToolThreads:
             thread.join(_JOIN_SECONDS)
         return self.running()
 
+    @contextmanager
+    def lent(self, thread: threading.Thread) -> Generator[None]:
+        """A block in which this thread's call leaves its place to another one."""
+        with self._changed:
+            job = next((job for job in self._running.values() if job.thread is thread), None)
+            if job is not None:
+                job.lent = True
+                self._grow()
+        try:
+            yield
+        finally:
+            if job is not None:
+                with self._changed:
+                    job.lent = False
+
     def _busy(self, concerns: Callable[[_Job], bool]) -> bool:
         return any(concerns(job) for job in self._running.values())
 
     def _allowed(self) -> int:
-        abandoned = sum(job.abandoned for job in self._running.values())
-        return self._limit + min(abandoned, self._limit)
+        lent = sum(job.lent for job in self._running.values())
+        abandoned = sum(job.abandoned and not job.lent for job in self._running.values())
+        return self._limit + lent + min(abandoned, self._limit)
 
     def _grow(self) -> None:
         """Start a thread if one is needed and allowed. Under the lock."""
@@ -214,7 +253,7 @@ class ToolThreads:
         if len(self._queue) <= free or len(self._threads) >= self._allowed():
             return
         self._started += 1
-        thread = threading.Thread(target=self._work, name=f"{self._name}-{self._started}", daemon=True)
+        thread = _Worker(self, self._work, f"{self._name}-{self._started}")
         self._threads.add(thread)
         thread.start()
 
@@ -229,7 +268,8 @@ class ToolThreads:
 
     def _stuck(self) -> bool:
         """Whether there will be no thread until one of the abandoned calls returns."""
-        return len(self._running) >= 2 * self._limit and all(job.abandoned for job in self._running.values())
+        held = [job for job in self._running.values() if not job.lent]
+        return len(held) >= 2 * self._limit and all(job.abandoned for job in held)
 
     def _look_after_queue(self) -> None:
         """See to it that no call waits without end for stuck ones. Under the lock, in a loop's thread."""
