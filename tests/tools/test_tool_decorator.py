@@ -1,7 +1,12 @@
 """`@tool`: what it takes from a function, what it refuses, and when."""
 
+import enum
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
 from typing import Annotated, Any, cast
 
 import pytest
@@ -93,6 +98,23 @@ async def async_generator() -> Any:
     yield 1
 
 
+class Opaque:
+    """A class that says nothing of how it is written."""
+
+
+class Told(enum.Enum):
+    YES = "yes"
+
+
+@dataclass
+class Fields:
+    text: str
+
+
+def opaque(query: list[Opaque] | None) -> None: ...
+def fine(told: Told, fields: Fields, when: datetime, where: Path, both: dict[str, int | float]) -> None: ...
+
+
 @pytest.mark.parametrize(
     ("function", "words"),
     [
@@ -102,6 +124,7 @@ async def async_generator() -> Any:
         (positional, "`query: str`"),
         (generator, "is a generator"),
         (async_generator, "is a generator"),
+        (opaque, "takes `query: Opaque`, a class that a model cannot write as JSON"),
     ],
 )
 def test_unsupported_signatures_fail_at_declaration(function: Any, words: str) -> None:
@@ -111,6 +134,10 @@ def test_unsupported_signatures_fail_at_declaration(function: Any, words: str) -
     assert f"{__name__}:{function.__name__}" in str(caught.value)
     assert caught.value.code == "invalid_tool"
     assert caught.value.remedy
+
+
+def test_classes_with_a_form_of_their_own_are_taken() -> None:
+    assert set(function_tool(fine).spec.parameters["properties"]) == {"told", "fields", "when", "where", "both"}
 
 
 def test_what_is_no_function_is_refused() -> None:
@@ -133,10 +160,7 @@ def test_main_argument_must_be_a_parameter() -> None:
 def test_hints_that_cannot_be_resolved_or_expressed_name_the_function() -> None:
     def unresolved(query: "NotThere") -> None: ...  # pyright: ignore # noqa: F821
 
-    class Opaque:
-        pass
-
-    def opaque(query: Opaque) -> None: ...
+    def opaque(query: Callable[[], None]) -> None: ...
     def twice(a: ToolContext, b: ToolContext) -> None: ...
 
     cases: list[tuple[Any, str]] = [(unresolved, "cannot be resolved"), (opaque, "no JSON schema"), (twice, "twice")]

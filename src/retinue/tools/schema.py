@@ -4,8 +4,9 @@ Nothing here needs pydantic: declarations are checked when they are made, schema
 """
 
 import inspect
+import sys
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Final, NamedTuple
 
 from retinue.errors import ConfigurationError
@@ -67,6 +68,7 @@ def check_declaration(function: Callable[..., Any]) -> None:
                 f"has no type hint for `{parameter.name}`",
                 f"write `{parameter.name}: str`, or whatever its type is",
             )
+        _check_type(function, parameter.name, parameter.annotation)
 
 
 def read_signature(function: Callable[..., Any], descriptions: Mapping[str, str]) -> Signature:
@@ -88,6 +90,7 @@ def read_signature(function: Callable[..., Any], descriptions: Mapping[str, str]
         if _bare(annotation) is ToolContext:
             contexts.append(name)
         else:
+            _check_type(function, name, annotation)
             parameters.append(Parameter(name, annotation, parameter.default, descriptions.get(name, "")))
     if len(contexts) > 1:
         raise _unsupported(function, "takes the `ToolContext` twice", "keep one of the parameters")
@@ -101,6 +104,35 @@ def _own_parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter
     if first in ("self", "cls"):
         del parameters[first]
     return parameters
+
+
+def _check_type(function: Callable[..., Any], name: str, annotation: Any) -> None:
+    """Refuse a class of somebody's own that no JSON can be made into; what other types lack is found with their schema."""
+    plain = next((kind for kind in _classes(annotation) if _is_plain(kind)), None)
+    if plain is not None:
+        raise _unsupported(
+            function,
+            f"takes `{name}: {plain.__name__}`, a class that a model cannot write as JSON",
+            f"use JSON types, make `{plain.__name__}` a dataclass, or look the object up with `ToolContext.get`",
+        )
+
+
+def _classes(annotation: Any) -> Iterator[type]:
+    """The classes in an annotation, also inside of lists and unions. What is still a text is left for later."""
+    inner = typing.get_args(annotation)
+    if inner:
+        inner = inner[:1] if typing.get_origin(annotation) is Annotated else inner
+        for one in inner:
+            yield from _classes(one)
+    elif isinstance(annotation, type):
+        yield annotation
+
+
+def _is_plain(kind: type) -> bool:
+    """Whether a class is nothing but a class: no base, no fields, no hooks that say how it is written."""
+    hooks = ("__dataclass_fields__", "__get_pydantic_core_schema__", "__total__", "_is_protocol")
+    known = kind is ToolContext or kind.__module__ == "builtins" or any(hasattr(kind, hook) for hook in hooks)
+    return not known and kind.__mro__[1:] == (object,) and kind.__module__.partition(".")[0] not in sys.stdlib_module_names
 
 
 def _bare(annotation: Any) -> Any:
