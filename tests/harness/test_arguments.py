@@ -1,10 +1,11 @@
 """Values of a wrong kind are refused where they are given, with what is expected."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from retinue import Agent, ConfigurationError, ScriptedModel, SubAgent
+from retinue import Agent, ConfigurationError, PermissionRules, ScriptedModel, SubAgent, tool
 
 pytestmark = pytest.mark.anyio
 
@@ -33,3 +34,45 @@ async def test_a_run_says_at_once_what_it_cannot_take(text: Any, context: Any) -
     async with Agent("a", model=MODEL) as agent:
         with pytest.raises(ConfigurationError):
             await agent.run(text, context=context)
+
+
+@pytest.mark.parametrize(("model", "told"), [(MODEL, "models={"), (42, '"openai:gpt-5"'), (" ", "name a model")])
+def test_a_subagent_names_its_model_by_a_text(model: Any, told: str) -> None:
+    with pytest.raises(ConfigurationError, match="subagent `x`: `model` is") as caught:
+        SubAgent("x", "X.", instructions="X.", model=model)
+    assert told in (caught.value.remedy or "")
+
+
+@tool
+def keep(text: str, what: Callable[[], None]) -> str:
+    """Keep it."""
+    return f"{text} {what}"
+
+
+async def test_a_type_without_a_schema_is_named_with_its_parameter() -> None:
+    async with Agent("a", model=MODEL, tools=[keep]) as agent:
+        with pytest.raises(ConfigurationError, match="can be made of: `what: collections.abc.Callable") as caught:
+            await agent.run("go")
+    assert "pydantic-core" not in str(caught.value)
+
+
+async def test_a_printed_result_is_short() -> None:
+    async with Agent("a", model=ScriptedModel({"*": ["Hello."]})) as agent:
+        result = await agent.run("go")
+    assert str(result) == "completed\nHello."
+    script = ScriptedModel([{"calls": [{"name": "keep_note", "arguments": {"text": "x"}}]}])
+    async with Agent("a", model=script, tools=[keep_note], permissions=PermissionRules(ask=["keep_note"])) as agent:
+        waiting = await agent.run("go")
+    request = waiting.requests[0]
+    assert str(waiting) == f"waiting (permission)\nopen: `a` asks for `keep_note` ({request.request_id})"
+    async with Agent("a", model=ScriptedModel([{"error": {"code": "authentication"}}])) as agent:
+        failed = await agent.run("go", check=False)
+    said = str(failed).splitlines()
+    assert said[0] == "failed (authentication): the script says so"
+    assert len(said) <= 2
+
+
+@tool
+def keep_note(text: str) -> str:
+    """Keep it."""
+    return text

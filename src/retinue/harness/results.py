@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["RunResult"]
 
 
-class RunResult(msgspec.Struct, frozen=True, kw_only=True):
+class RunResult(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     """How a run ended and what it gave.
 
     `text` is the answer, or as far as it came; `output` its value where the run asked for a type and completed. `reason` is
@@ -37,3 +37,12 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str = ""
     tasks: Sequence[Any] = ()
     requests: Sequence[PermissionRequest] = ()
+
+    def __str__(self) -> str:
+        """For people: how it ended, why, what to do, and the text. Not for programs."""
+        reason = f" ({self.reason})" if self.reason else ""
+        lines = [f"{self.status}{reason}" + (f": {self.message}" if self.message else "")]
+        if self.remedy and self.status == "failed":
+            lines.append(f"to do: {self.remedy}")
+        lines += [f"open: `{one.agent_id}` asks for `{one.tool}` ({one.request_id})" for one in self.requests]
+        return "\n".join([*lines, self.text] if self.text else lines)

@@ -19,6 +19,7 @@ from retinue.tools.harness import ToolHarness
 __all__ = [
     "check_exclusive",
     "check_fork_compaction",
+    "check_model",
     "check_name",
     "choose",
     "frozen_headers",
@@ -55,6 +56,18 @@ def check_name(name: object, description: object, agent_id: object) -> str:
         raise refuse(name, f"`agent_id` {_shown(agent_id)} cannot be used", "leave it out to use the name")
     where = "its name, which is its agent id," if agent_id is None else "`agent_id`"
     return check_agent_id(name if agent_id is None else agent_id, where=f"subagent `{name[:128]}`: {where}")
+
+
+def check_model(name: str, model: object) -> None:
+    """Refuse a model that is no text: a declaration is data, and may be stored."""
+    if model is None or (isinstance(model, str) and model.strip()):
+        return
+    if isinstance(model, str):
+        raise refuse(name, "`model` is blank", "name a model, or leave it out for the parent's")
+    if isinstance(model, (int, float)):
+        raise refuse(name, f"`model` is {_shown(model)}", 'give a text like `"openai:gpt-5"`')
+    remedy = 'register it on the parent, `Agent(…, models={"mine": …})`, and write `model="mine"` here'
+    raise refuse(name, f"`model` is a `{type(model).__name__}`, and a subagent names its model by a text", remedy)
 
 
 def tool_surface_name(name: str) -> str:

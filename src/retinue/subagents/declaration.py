@@ -123,8 +123,7 @@ class SubAgent:
         if surface in (SubAgentSurface.TOOL, SubAgentSurface.BOTH):
             checks.tool_surface_name(name)
         checks.check_fork_compaction(name, self.fork_compaction, policy, surface)
-        if self.model is not None and not self.model.strip():
-            raise checks.refuse(name, "`model` is blank", "name a model, or leave it out for the parent's")
+        checks.check_model(name, self.model)
         self._set(
             agent_id=agent_id,
             workspace=None if self.workspace is None else Path(self.workspace),

@@ -6,7 +6,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
 
@@ -36,8 +36,10 @@ class Arguments:
         except ConfigurationError:
             raise
         except Exception as error:  # pydantic names many, among them those of types' own hooks
+            culprit = next((one for one in parameters if not _has_schema(one.annotation)), None)
+            what = f"`{culprit.name}: {_type_name(culprit.annotation)}`" if culprit else bounded(str(error), 300)
             raise ConfigurationError(
-                f"tool `{where}` has a type that no JSON schema can be made of ({bounded(str(error), 300)})",
+                f"tool `{where}` has a type that no JSON schema can be made of: {what}",
                 code="invalid_tool",
                 remedy="use JSON types, dataclasses, TypedDicts or pydantic models",
             ) from error
@@ -110,6 +112,18 @@ def _build(tool: str, parameters: Sequence[Parameter]) -> type[BaseModel]:
         fields[f"f{index}"] = (parameter.annotation, info)
     config = ConfigDict(extra="forbid", arbitrary_types_allowed=False, defer_build=False)
     return create_model(tool, __config__=config, **fields)
+
+
+def _has_schema(annotation: Any) -> bool:
+    try:
+        TypeAdapter(annotation).json_schema()
+    except Exception:  # noqa: BLE001  as above
+        return False
+    return True
+
+
+def _type_name(annotation: Any) -> str:
+    return annotation.__qualname__ if isinstance(annotation, type) else bounded(str(annotation), 80)
 
 
 def _completed(schema: dict[str, Any], parameters: Sequence[Parameter]) -> dict[str, Any]:
