@@ -50,9 +50,8 @@ def keep(text: str, what: Callable[[], None]) -> str:
 
 
 async def test_a_type_without_a_schema_is_named_with_its_parameter() -> None:
-    async with Agent("a", model=MODEL, tools=[keep]) as agent:
-        with pytest.raises(ConfigurationError, match="can be made of: `what: collections.abc.Callable") as caught:
-            await agent.run("go")
+    with pytest.raises(ConfigurationError, match="can be made of: `what: collections.abc.Callable") as caught:
+        await Agent("a", model=MODEL, tools=[keep]).build()
     assert "pydantic-core" not in str(caught.value)
 
 
@@ -68,8 +67,9 @@ async def test_a_printed_result_is_short() -> None:
     async with Agent("a", model=ScriptedModel([{"error": {"code": "authentication"}}])) as agent:
         failed = await agent.run("go", check=False)
     said = str(failed).splitlines()
-    assert said[0] == "failed (authentication): the script says so"
-    assert len(said) <= 2
+    assert said[0].startswith("failed (authentication): `scripted` refused the key")
+    assert said[1].startswith("to do: ")
+    assert len(said) == 2
 
 
 @tool
