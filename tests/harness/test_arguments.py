@@ -50,7 +50,7 @@ def keep(text: str, what: Callable[[], None]) -> str:
 
 
 async def test_a_type_without_a_schema_is_named_with_its_parameter() -> None:
-    with pytest.raises(ConfigurationError, match="can be made of: `what: collections.abc.Callable") as caught:
+    with pytest.raises(ConfigurationError, match=r"can be made of: `what: collections\.abc\.Callable") as caught:
         await Agent("a", model=MODEL, tools=[keep]).build()
     assert "pydantic-core" not in str(caught.value)
 
