@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from retinue import Agent
 from retinue.config import AgentConfig, AgentInvocationModePolicy, SubAgentContextPolicy, WorkspaceMode
 from retinue.errors import ConfigurationError
 from retinue.subagents.availability import SubAgentAvailability
@@ -127,6 +128,15 @@ def test_tools_filter_what_is_inherited_and_denied_names_hold_for_both() -> None
     everything = with_defaults(SubAgent("x", "D"), "roster")
     assert everything.admits_inherited("anything")
     assert not with_defaults(SubAgent("x", "D", tools=[]), "roster").admits_inherited("anything")
+
+
+@pytest.mark.contract("D-26")
+@pytest.mark.parametrize("surface", ["roster", "both", None])
+def test_a_context_that_the_model_chooses_is_refused_on_the_roster_where_it_cannot(surface: Any) -> None:
+    one = SubAgent("x", "D", context_policy="model_choice", **({} if surface is None else {"surface": surface}))
+    with pytest.raises(ConfigurationError, match="model_choice") as refused:
+        Agent("parent", model="openai:x", subagents=[one])
+    assert '`surface="tool"`' in (refused.value.remedy or "")
 
 
 @pytest.mark.contract("D-11")

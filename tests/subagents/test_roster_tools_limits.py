@@ -245,6 +245,17 @@ async def test_a_tree_has_a_limit_of_children_and_the_refusal_names_the_setting(
 
 
 @pytest.mark.contract("D-30")
+async def test_children_without_a_task_count_too() -> None:
+    model = RecordingModel({"parent": [calls(*(spawn() for _ in range(5))), "ok"]})
+    async with parent(model, limits=Limits(max_tree_children=3)) as agent:
+        await agent.run("Go.", context=HERE)
+        assert len((await agent.threads.graph("s")).runtime_children) == 3
+    results = results_of(model.asked("parent")[1])
+    assert ["status: accepted" in text for text in results] == [True, True, True, False, False]
+    assert "`Limits(max_tree_children=…)` is 3" in results[-1]
+
+
+@pytest.mark.contract("D-30")
 async def test_more_than_so_many_children_at_once_queue() -> None:
     at_work = most = 0
 

@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from retinue.agent.run import Run
 
 __all__ = ["ask"]
+
+T = TypeVar("T")
 
 DRAFT_BYTES = 8 * 1024
 DRAFT_MS = 2_000
@@ -186,11 +188,16 @@ async def _before_reasoning(run: "Run", step: AskModel, request: ModelRequest) -
     if not middleware:
         return request
     state = Reasoning(agent_id=request.agent_id, run_id=request.run_id, turn=step.turn, history=request.history, state=run.state)
-    try:
+
+    async def all_of_them() -> None:
         for one in middleware:
             await one.before_reasoning(state)
+
+    try:
+        await _within_grace(run, all_of_them, "before_reasoning of a middleware")
     except BaseException as error:
-        if not is_fault(error):
+        stopped = run.stop_reason is not None and isinstance(error, asyncio.CancelledError)  # before it began
+        if stopped or not is_fault(error):
             raise
         raise _author_fault(run, error, "a middleware", "middleware_raised") from error
     if not state.tail:
@@ -257,8 +264,9 @@ def _heeds_cancellation(model: ChatModel) -> bool:
     return type(model).__module__.startswith("retinue.models.")
 
 
-async def _within_grace(run: "Run", work: Callable[[], Awaitable[ModelAnswer]]) -> ModelAnswer:
-    """A call of an author's code in a task of its own: at a stop it is waited for no longer than the grace, then given up."""
+async def _within_grace(run: "Run", work: Callable[[], Awaitable[T]], what: str | None = None) -> T:
+    """A call of an author's code in a task of its own: at a stop it is waited for no longer than the grace, then given up.
+    `what` is how a run's end names it then, the model unless given."""
     task = asyncio.create_task(_guarded(run, work), name=f"retinue model call of {run.definition.agent_id}")
     try:
         await until_done(task)
@@ -271,7 +279,7 @@ async def _within_grace(run: "Run", work: Callable[[], Awaitable[ModelAnswer]]) 
                 await run.wait_any([task], left)
         finally:
             if not task.done():
-                run.stopping.give_up(task, f"model {run.definition.model.name}")
+                run.stopping.give_up(task, what or f"model {run.definition.model.name}")
         if not task.done() or task.cancelled() or not run.stopping.interrupting:
             raise
     outcome = task.result()
@@ -280,7 +288,7 @@ async def _within_grace(run: "Run", work: Callable[[], Awaitable[ModelAnswer]]) 
     return outcome
 
 
-async def _guarded(run: "Run", work: Callable[[], Awaitable[ModelAnswer]]) -> ModelAnswer | BaseException:
+async def _guarded(run: "Run", work: Callable[[], Awaitable[T]]) -> T | BaseException:
     """What `SystemExit` would do in a task of its own is end the loop: it is handed on as a value."""
     if run.stop_reason is not None:  # asked to stop before it began: nothing starts (M8)
         raise asyncio.CancelledError

@@ -27,7 +27,7 @@ from retinue.subagents.births import before_fork_commit, child_key, child_thread
 from retinue.subagents.child import Child
 from retinue.subagents.delegation import ChildEnd, Delegation, Format
 
-__all__ = ["delegate", "end_child", "limit_refusal", "reattach"]
+__all__ = ["count_refusal", "delegate", "end_child", "limit_refusal", "reattach"]
 
 
 def limit_refusal(run: Run, ceiling: int) -> CallOutcome | None:

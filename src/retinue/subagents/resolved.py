@@ -134,6 +134,9 @@ def with_defaults(declaration: SubAgent, surface: ResolvedSurface) -> ResolvedDe
     roster = surface == "roster"
     config = declaration.origin.config
     policy = _or(declaration.context_policy, SubAgentContextPolicy.ISOLATED if roster else SubAgentContextPolicy.FORK)
+    if roster and policy == SubAgentContextPolicy.MODEL_CHOICE:
+        problem = '`context_policy="model_choice"` is for the tool surface: `agent_spawn` lets the model choose no context'
+        raise refuse(name, problem, 'use `"isolated"`, `"fresh"` or `"fork"`, or `surface="tool"`')
     check_fork_compaction(name, declaration.fork_compaction, policy, surface)
     modes = AgentInvocationModePolicy
     mode = modes(_or(declaration.invocation_mode_policy, modes.MODEL_CHOICE if roster else modes.SYNCHRONOUS_ONLY))

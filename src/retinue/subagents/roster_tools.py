@@ -18,7 +18,7 @@ from retinue.models.port import ToolSpec
 from retinue.permissions.gate import GatedCall
 from retinue.rows import ThreadKey, ThreadRow
 from retinue.subagents.births import create_idle_child
-from retinue.subagents.delegate import delegate, limit_refusal, reattach
+from retinue.subagents.delegate import count_refusal, delegate, limit_refusal, reattach
 from retinue.subagents.delegation import ChildEnd, Delegation, Format
 from retinue.subagents.equipment import Equipment, assemble, check_supported, child_equipment
 from retinue.subagents.registry import Roster
@@ -205,14 +205,13 @@ class SpawnTool(_RosterTool):
             definition = self.children.definition(run, resolved, key.session)
         except ConfigurationError as fault_of_it:
             return error(fault_of_it.message, fault_of_it.remedy or "use another subagent")
-        policy = resolved.context_policy
         wanted = Delegation(
             definition=definition,
             name=resolved.name,
             source=resolved.declaration.source,
             surface="roster",
             text=(arguments.task or "").strip(),
-            context_policy=SubAgentContextPolicy.ISOLATED if policy is SubAgentContextPolicy.MODEL_CHOICE else policy,
+            context_policy=resolved.context_policy,
             timeout_seconds=timeout,
             agent_key=new_agent_key(resolved.agent_id),
             label=label,
@@ -221,6 +220,10 @@ class SpawnTool(_RosterTool):
         )
         head = [f"agent_key: {wanted.agent_key}", f"agent_id: {resolved.agent_id}", f"session_id: {key.session}"]
         if not wanted.text:
+            refused = count_refusal(run)  # again, as for one with a task
+            if refused is not None:
+                return refused
+            run.tree.children += 1
             create_idle_child(run, call, wanted, key)
             return CallOutcome(content="\n".join([*head, "status: accepted"]), batch=Batch())
         return await delegate(run, ref, call, wanted, _Lines(head), key=key)
