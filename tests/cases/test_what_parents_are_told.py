@@ -103,27 +103,36 @@ class Raises:
 
 @pytest.mark.case("B202")
 async def test_a_provider_that_fails_in_five_ways_is_told_in_five(tmp_path: Path) -> None:
-    error_body = '{"error": {"message": "no capacity", "type": "server_error", "code": 503}}'
-    error_stop = 'data: {"choices": [{"index": 0, "delta": {"content": ""}, "finish_reason": "error"}]}\n\ndata: [DONE]\n\n'
+    error_body = '{"error": {"message": "slow down", "type": "server_error", "code": 429}}'
+    error_stop = 'data: {"choices": [{"index": 0, "delta": {"content": "Half"}, "finish_reason": "error"}]}\n\ndata: [DONE]\n\n'
     ways: dict[str, tuple[dict[str, Any], dict[str, Any] | None, Any]] = {
-        "raises": ({}, None, Raises()),
-        "error_stop": ({}, {"body": error_stop, "content_type": "text/event-stream"}, None),
-        "error_body": ({}, {"body": error_body}, None),
+        "model_raised": ({}, None, Raises()),
+        "overloaded": ({}, {"body": error_stop, "content_type": "text/event-stream"}, None),
+        "rate_limited": ({}, {"body": error_body}, None),
         "content_filter": ({"finish_reason": "content_filter"}, None, None),
-        "max_tokens": ({"finish_reason": "length"}, None, None),
+        "limit:max_tokens": ({"finish_reason": "length"}, None, None),
     }
-    reasons: dict[str, str | None] = {}
-    for way, (turn, fault, model) in ways.items():
+    for reason, (turn, fault, model) in ways.items():
         async with StrictProvider(script([{"text": "I say it is done.", **turn}])) as provider:
             if fault is not None:
                 provider.fail(agent="helper", **fault)
-            folder = tmp_path / way
+            folder = tmp_path / reason
             folder.mkdir()
             told, row = await delegated(provider, folder, model=model, retries=0)
-        assert (row.state, "status: error" in told) == (InvocationState.FAILED, True), way
-        reasons[way] = row.reason
-    assert len(set(reasons.values())) == 5, reasons
-    assert (reasons["content_filter"], reasons["max_tokens"]) == ("content_filter", "limit:max_tokens")
+        assert (row.state, row.reason) == (InvocationState.FAILED, reason)
+        assert "status: error" in told
+
+
+@pytest.mark.case("B202")
+@pytest.mark.parametrize("finish", ["error", "abort", "insufficient_system_resource"])
+async def test_an_answer_that_the_provider_gave_up_is_asked_for_again_and_is_no_answer(finish: str, tmp_path: Path) -> None:
+    body = f'{{"choices": [{{"index": 0, "message": {{"content": ""}}, "finish_reason": "{finish}"}}]}}'
+    async with StrictProvider(script(["helped"])) as provider:
+        provider.fail(agent="helper", body=body, times=2)
+        told, row = await delegated(provider, tmp_path, clock=VirtualClock(auto=True))
+        assert len(provider.asked("helper")) == 3
+    assert row.state is InvocationState.COMPLETED
+    assert told.endswith("helped")
 
 
 # B204

@@ -25,6 +25,8 @@ _FINISH: Final[dict[str, FinishReason]] = {
     "max_tokens": "length",
     "content_filter": "content_filter",
 }
+_FAILED: Final = frozenset({"error", "abort", "insufficient_system_resource"})
+"""Finish reasons of an answer that its provider could not bring to an end (B202)."""
 _REASONING_KEYS: Final = ("reasoning_content", "reasoning")
 _OWN_KEYS: Final = frozenset(
     {"role", "content", "refusal", "tool_calls", "function_call", "audio", "annotations", *_REASONING_KEYS}
@@ -228,6 +230,11 @@ class Assembler:
             self._text.append(rest)
             shown.append(TextDelta(rest))
         return shown
+
+    @property
+    def failed(self) -> str | None:
+        """The finish reason, where it says that the provider gave the answer up."""
+        return self.finish if self.finish in _FAILED else None
 
     def answer(self) -> ModelAnswer:
         """The whole answer, once the stream has ended.

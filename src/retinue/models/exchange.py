@@ -143,6 +143,8 @@ class _Reader:
     def _answer(self) -> ModelAnswer | Fault:
         for delta in self._assembler.flush():
             self._emit(delta)
+        if (failed := self._assembler.failed) is not None:
+            return Fault("overloaded", f"it gave the answer up: its finish reason is `{failed}`")
         try:
             return self._assembler.answer()
         except BadStream as error:
