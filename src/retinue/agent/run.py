@@ -174,17 +174,21 @@ class Run:
             self.tree.runs.pop(self.row.run_id, None)
 
     async def _around(self) -> RunEnd:
-        """The loop, with the middleware around it. The journal's end stands, whatever the middleware makes of it."""
+        """The loop, with the middleware around it. The journal's end stands, whatever the middleware makes of it. A stop
+        interrupts the middleware's own part; nothing of it begins after one (M8)."""
         middleware = overriding(self.definition.middleware, "around_run")
         ends: list[RunEnd] = []
         faults: list[BaseException] = []
 
         async def driven(_call: RunCall) -> RunEnd:
+            self.stopping.interruptible = False
+            await self.stopping.absorb()
             try:
                 ends.append(await self._loop())
             except BaseException as error:
                 faults.append(error)
                 raise
+            self.stopping.interruptible = True
             return ends[-1]
 
         call = RunCall(
@@ -197,7 +201,9 @@ class Run:
         try:
             key = self.row.key
             self._session_state = await self.tree.session_state(key.user, key.session)
-            await chain(middleware, "around_run", driven)(call)
+            if self.stopping.reason is None:
+                self.stopping.interruptible = True
+                await chain(middleware, "around_run", driven)(call)
         except asyncio.CancelledError as error:
             if faults:
                 raise
@@ -209,6 +215,9 @@ class Run:
             if faults or (not ends and self.projection.open is not None):
                 raise  # the loop's own fault, or nothing that can be closed here: the run can be resumed
             self._author_fault(f"a middleware raised {type(error).__name__}: {error}")
+        finally:
+            self.stopping.interruptible = False
+        await self._absorb()
         if not ends:
             if faults:
                 raise faults[-1]  # a middleware that swallows the loop's fault does not make it undone
@@ -216,6 +225,13 @@ class Run:
                 self._author_fault("a middleware did not call `next`")
             return await self._loop()
         return ends[-1]
+
+    async def _absorb(self) -> None:
+        """Take in an interruption that a middleware kept to itself."""
+        try:
+            await self.stopping.absorb()
+        except asyncio.CancelledError:
+            self.stopping.cancelled()
 
     def _author_fault(self, message: str) -> None:
         """End the run as failed because of what its author's code did, unless it has ended already."""
