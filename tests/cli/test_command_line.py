@@ -57,6 +57,29 @@ async def test_a_session_is_continued(command_line: Any, provider: StrictProvide
     shown = await command_line("threads", "show", "s1")
     assert "First." in shown.out
     assert "Second." in shown.out
+    assert (await command_line("threads", "show", "s1/main")).out == shown.out
+    assert (await command_line("threads", "tree", "s1/main")).code == 0
+    missing = await command_line("threads", "show", "s1/other")
+    assert (missing.code, "there is no thread `other` in session `s1`" in missing.err) == (2, True)
+
+
+async def test_a_child_is_found_by_its_agent_key_and_a_pipe_gets_whole_lines(command_line: Any, provider: StrictProvider) -> None:
+    write_agent(command_line.workspace)
+    long = f"It reads {'and reads ' * 20}on"
+    script(provider, assistant=[{"calls": [spawn("reader"), spawn("nobody")]}, "Done."], reader=[long])
+    ended = await command_line("run", "Go.", "--trust", "--session", "s1", *command_line.model)
+    assert "1 subagent," in ended.err
+    tree = await command_line("threads", "tree")
+    assert long[:180] in tree.out
+    assert "error: there is no subagent `nobody`" in tree.out
+    assert "2 agents, 4 model calls, " in tree.out
+    listed = json.loads((await command_line("threads", "list", "--all", "--json")).out)
+    child = next(one for one in listed if one["parent"])
+    key = child["agentKey"]
+    assert key.startswith("agent:reader:")
+    assert long in (await command_line("threads", "show", key)).out
+    assert (await command_line("explain", key)).code == 0
+    assert (await command_line("threads", "show", "agent:reader:000000000000")).code == 2
 
 
 async def test_json_lines_are_the_records_of_the_whole_tree(command_line: Any, provider: StrictProvider) -> None:
@@ -106,8 +129,9 @@ async def test_a_permission_that_nobody_gives_lets_the_run_wait(command_line: An
     busy = await command_line("run", "More.", "--session", session_in(ended.err), *command_line.model)
     assert busy.code == 3
     async with command_line.terminal("resume") as terminal:
-        question = await terminal.until("[a] yes, for this session: ")
+        question = await terminal.until("[a] yes, all of these: ")
         assert "write_file a.txt" in question
+        assert "[a] is for every write_file of assistant in this session, whatever its arguments" in question
         terminal.type("maybe\n")
         await terminal.until("please type y, n or a")
         terminal.type("y\n")
@@ -124,7 +148,7 @@ async def test_permissions_are_asked_one_after_the_other(command_line: Any, prov
     script(provider, assistant=[{"calls": calls[:2]}, {"calls": [calls[2]]}, "Written."])
     async with command_line.terminal("run", "Write.", *command_line.model) as terminal:
         for name, answer in (("a", "n"), ("b", "a")):
-            assert f"write_file {name}.txt" in await terminal.until("this session: ")
+            assert f"write_file {name}.txt" in await terminal.until("all of these: ")
             terminal.type(f"{answer}\n")
         await terminal.until("Written.")
         assert await terminal.ended() == 0
@@ -135,7 +159,7 @@ async def test_end_of_input_leaves_the_question_open(command_line: Any, provider
     call = {"name": "write_file", "arguments": {"path": "a.txt", "content": "x"}}
     script(provider, assistant=[{"calls": [call]}, "Written."])
     async with command_line.terminal("run", "Write.", *command_line.model) as terminal:
-        await terminal.until("this session: ")
+        await terminal.until("all of these: ")
         terminal.type("\x04")
         assert await terminal.ended() == 3
 

@@ -1,10 +1,11 @@
 """`retinue agents list`: the subagents of a workspace's folder, and what is wrong with their files. Runs nothing of theirs."""
 
 import json
+import shutil
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from retinue.agent.results import READ_RESULT
 from retinue.cli.exits import Exit
@@ -21,6 +22,8 @@ from retinue.subagents.roster_tools import ROSTER_TOOLS
 from retinue.workspace.tools import FILE_TOOLS
 
 __all__ = ["find_agents", "list_agents"]
+
+LIMIT: Final = 1_000
 
 
 def list_agents(workspace: Path, *, as_json: bool) -> Exit:
@@ -64,10 +67,12 @@ def _exit(files: LoadReport) -> Exit:
 
 
 def _print(entries: list[ResolvedDeclaration]) -> None:
+    """One line each, as long as the terminal is wide; a file or a pipe gets all of it."""
     width = max((len(entry.agent_id) for entry in entries), default=0)
     for entry in entries:
-        place = entry.declaration.origin.path.name if entry.declaration.origin.path else "built in"
-        print(f"{one_line(entry.agent_id, 128):<{width}}  {one_line(entry.description, 100)}  ({one_line(place, 60)})")
+        place = one_line(entry.declaration.origin.path.name if entry.declaration.origin.path else "built in", 60)
+        room = shutil.get_terminal_size().columns - width - len(place) - 6 if sys.stdout.isatty() else LIMIT
+        print(f"{one_line(entry.agent_id, 128):<{width}}  {one_line(entry.description, max(room, 20))}  ({place})")
 
 
 def _described(entry: ResolvedDeclaration) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import msgspec
 from retinue.cli.agents import find_agents
 from retinue.cli.exits import Exit
 from retinue.cli.places import ledger_url, settings_of
-from retinue.cli.text import clean
+from retinue.cli.text import clean, counted
 from retinue.errors import ConfigurationError
 
 __all__ = ["look_at_all"]
@@ -56,5 +56,5 @@ async def look_at_all(ledger_option: str | None, workspace: Path, *, model: str 
         document: dict[str, Any] = {"ok": not errors, "findings": msgspec.to_builtins(findings)}
         print(json.dumps(document, ensure_ascii=True))
     elif errors:
-        print(f"{errors} {'error' if errors == 1 else 'errors'}", file=sys.stderr)
+        print(counted(errors, "error"), file=sys.stderr)
     return Exit.FAILED if errors else Exit.COMPLETED

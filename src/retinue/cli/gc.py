@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from retinue.cli.exits import Exit
+from retinue.cli.text import counted
 from retinue.cli.threads import opened
 
 if TYPE_CHECKING:
@@ -40,18 +41,17 @@ async def collect_garbage(
     words = _words(done)
     print(f"{'would remove' if dry_run else 'removed'} {words}" if words else "nothing to remove")
     if done.condemned and not dry_run:
-        print(f"{done.condemned} more blobs go in {grace_hours:g} hours, unless somebody refers to them again", file=sys.stderr)
+        when = f"{grace_hours:g} {'hour' if grace_hours == 1 else 'hours'}"
+        print(f"{counted(done.condemned, 'more blob')} to go in {when}, unless somebody refers to it again", file=sys.stderr)
     return Exit.COMPLETED
 
 
 def _words(sums: "Collected") -> str:
     parts = (
-        (sums.threads, "thread", f" ({sums.records:,} records)"),
-        (sums.blobs, "blob", f" ({sums.blob_bytes:,} bytes)"),
+        (sums.threads, "thread", f" ({counted(sums.records, 'record')})"),
+        (sums.blobs, "blob", f" ({counted(sums.blob_bytes, 'byte')})"),
         (sums.drafts, "draft", ""),
         (sums.mail, "mail", ""),
         (sums.owners, "owner", ""),
     )
-    return ", ".join(
-        f"{count:,} {name}{'s' if count != 1 and name != 'mail' else ''}{more}" for count, name, more in parts if count
-    )
+    return ", ".join(f"{counted(count, name, 'mail' if name == 'mail' else '')}{more}" for count, name, more in parts if count)

@@ -69,6 +69,11 @@ class TreeView:
             yield node, depth
             stack.extend((child, depth + 1) for child in reversed(node.children))
 
+    def children(self) -> int:
+        """How many delegations have begun, in the whole tree."""
+        asked = sum(node.refused or node.state is NodeState.PREPARING for node in self.nodes.values())
+        return max(len(self.nodes) - 1 - asked, 0)
+
     def totals(self) -> tuple[Usage, Decimal | None]:
         """Usage and cost of all entries together."""
         usage, cost = Usage(), Decimal(0)
@@ -189,7 +194,8 @@ class TreeView:
             del self.nodes[node_id]
             return parent
         node.state = NodeState.CANCELLED if event.status is ResultStatus.CANCELLED else NodeState.FAILED
-        node.note = one_line(f"{event.status}: {event.content}", LINE_LIMIT)
+        node.refused = True
+        node.note = one_line(f"{event.status}: {_said_of(event.content)}", LINE_LIMIT)
         node.ended_at = event.at
         return node
 
@@ -266,3 +272,8 @@ class TreeView:
         node.calls.clear()
         if node.state.ended:
             node.questions.clear()
+
+
+def _said_of(content: str) -> str:
+    """What a refusal says, without the words that only repeat that it is one."""
+    return content.removeprefix("status: error").lstrip().removeprefix("error: ")

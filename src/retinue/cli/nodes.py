@@ -37,8 +37,8 @@ class Node:
 
     `node_id` is the invocation id, `""` for the root, or a call's place while the delegation is still preparing. Times are
     milliseconds since the epoch (0: not known). `note` is the reason of an end or of a wait. `cost` is None once a price is
-    unknown. `at_work` are the invocations of its children that have not ended. `text` is the newest message, its last 2,000
-    characters.
+    unknown. `at_work` are the invocations of its children that have not ended. `refused` is a delegation that was asked for
+    and never began. `text` is the newest message, its last 2,000 characters.
     """
 
     node_id: str
@@ -59,6 +59,7 @@ class Node:
     usage: Usage = ZERO_USAGE
     cost: Decimal | None = Decimal(0)
     attempt: int = 1
+    refused: bool = False
     key: ThreadKey | None = None
 
     @property

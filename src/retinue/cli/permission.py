@@ -10,7 +10,7 @@ from retinue.cli.text import bounded, clean, main_argument, one_line
 from retinue.cli.viewers import Viewer
 from retinue.events import PermissionRequest
 
-__all__ = ["Answer", "Asker", "describe_request", "parse_answer"]
+__all__ = ["Answer", "Asker", "covered", "describe_request", "parse_answer"]
 
 ARGUMENT_LIMIT = 1_200
 LINES = 12
@@ -50,6 +50,12 @@ def describe_request(request: PermissionRequest) -> str:
     if len(shown) > LINES:
         shown = [*shown[:LINES], f"… ({len(shown) - LINES} lines more)"]
     return "\n".join([*lines, *(f"  | {line}" for line in shown)])
+
+
+def covered(request: PermissionRequest) -> str:
+    """What "for this session" allows: it does not depend on the arguments that are shown."""
+    tool, agent = one_line(request.tool, 80), one_line(request.agent_id, 60)
+    return f"[a] is for every {tool} of {agent} in this session, whatever its arguments"
 
 
 def _readable(arguments: str) -> str:
@@ -102,8 +108,9 @@ class Asker:
 
     async def _asked(self, request: PermissionRequest) -> Answer | None:
         self._viewer.say(describe_request(request))
+        self._viewer.say(f"  {covered(request)}")
         while True:
-            typed = await self._read("  allow? [y] yes  [n] no  [a] yes, for this session: ")
+            typed = await self._read("  allow? [y] yes, once  [n] no  [a] yes, all of these: ")
             if typed is None:
                 return None
             answer = parse_answer(typed)

@@ -27,6 +27,8 @@ __all__ = [
     "settings_of",
 ]
 
+AGENT_KEY: Final = "agent:"
+"""How the key of a roster child begins."""
 MODEL_ENV: Final = "RETINUE_MODEL"
 SETTINGS: Final = Path(".retinue") / "config.toml"
 KEYS: Final = ("model",)
@@ -125,7 +127,8 @@ def program() -> str:
 
 
 async def find_run(ledger: "Ledger", wanted: str) -> "RunRow":
-    """The root run that `wanted` means: a run id (of any run of the tree), or a session id with its newest run.
+    """The root run that `wanted` means: a run id (of any run of the tree), or the newest run of a session, of a thread
+    (`SESSION/THREAD`), or of a child by its agent key.
 
     Raises:
         UnknownId: there is no such thing in this ledger; says which kind of id was given.
@@ -136,8 +139,7 @@ async def find_run(ledger: "Ledger", wanted: str) -> "RunRow":
             root = await ledger.run(run.root)
             return root or run
     else:
-        threads = await ledger.threads(session=wanted, hidden=True, limit=1_000)
-        for thread in threads:
+        for thread in await _threads(ledger, wanted):
             run = await ledger.last_run(thread.key)
             if run is not None:
                 return await ledger.run(run.root) or run
@@ -151,10 +153,14 @@ async def find_run(ledger: "Ledger", wanted: str) -> "RunRow":
 async def find_thread(ledger: "Ledger", session: str, thread: str | None) -> "ThreadRow":
     """A thread of any user by session and thread id (`main` if left out, or the only one that there is).
 
+    `session` alone may also be `SESSION/THREAD`, or the agent key of a child.
+
     Raises:
         UnknownId: there is none, or the id is ambiguous.
     """
-    rows = await ledger.threads(session=session, hidden=True, limit=1_000)
+    if thread is None and "/" in session and not session.startswith(AGENT_KEY):
+        session, _, thread = session.rpartition("/")
+    rows = await _threads(ledger, session)
     fitting = [row for row in rows if row.key.thread == (thread or "main")]
     if not fitting and thread is None:
         fitting = rows
@@ -162,9 +168,19 @@ async def find_thread(ledger: "Ledger", session: str, thread: str | None) -> "Th
         return fitting[0]
     if not fitting:
         near = ", ".join(f"`{row.key.thread}`" for row in rows[:10])
+        what = f"thread `{thread or 'main'}` in session `{session}`"
         raise UnknownId(
-            f"there is no thread `{thread or 'main'}` in session `{session}`",
+            f"there is no {f'child `{session}`' if session.startswith(AGENT_KEY) else what}",
             remedy=f"its threads are {near}" if near else "`retinue threads list --all` shows what there is",
         )
     names = ", ".join(f"`{row.key.user}/{row.key.session}/{row.key.thread}`" for row in fitting[:10])
     raise UnknownId(f"`{session}` is not one thread: {names}", remedy="name the thread as well")
+
+
+async def _threads(ledger: "Ledger", wanted: str) -> "list[ThreadRow]":
+    """The threads of a session, the one of `SESSION/THREAD`, or the one of an agent key; newest first."""
+    if wanted.startswith(AGENT_KEY):
+        return [row for row in await ledger.threads(hidden=True, limit=100_000) if row.agent_key == wanted]
+    session, slash, name = wanted.rpartition("/")
+    rows = await ledger.threads(session=session if slash else wanted, hidden=True, limit=1_000)
+    return [row for row in rows if row.key.thread == name] if slash else rows

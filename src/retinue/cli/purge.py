@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from retinue.cli.exits import Exit
 from retinue.cli.keyboard import is_interactive, read_line
 from retinue.cli.places import find_thread
-from retinue.cli.text import one_line
+from retinue.cli.text import counted, one_line
 from retinue.cli.threads import opened
 from retinue.errors import ConfigurationError, UnknownId
 
@@ -30,7 +30,11 @@ async def purge(
         if not yes and not await _confirmed(rows, "Remove", "for good? This cannot be undone"):
             return Exit.INTERRUPTED
         removed = await purge_threads(ledger, rows)
-    _tell({"threads": len(rows), "records": removed}, f"removed {len(rows)} threads ({removed:,} records) for good", as_json)
+    _tell(
+        {"threads": len(rows), "records": removed},
+        f"removed {counted(len(rows), 'thread')} ({counted(removed, 'record')}) for good",
+        as_json,
+    )
     return Exit.COMPLETED
 
 
@@ -45,7 +49,7 @@ async def delete(
         if not yes and not await _confirmed(rows, "Delete", "from every list?"):
             return Exit.INTERRUPTED
         await delete_threads(ledger, rows)
-    _tell({"threads": len(rows)}, f"deleted {len(rows)} threads; `retinue gc` frees their space", as_json)
+    _tell({"threads": len(rows)}, f"deleted {counted(len(rows), 'thread')}; `retinue gc` frees the space", as_json)
     return Exit.COMPLETED
 
 
@@ -68,14 +72,14 @@ async def _wanted(ledger: "Ledger", session: str, thread: str | None, children: 
 async def _confirmed(rows: "list[ThreadRow]", verb: str, question: str) -> bool:
     if not is_interactive():
         raise ConfigurationError(
-            f"{verb.lower()} {len(rows)} threads: nobody is here to confirm it",
+            f"{verb.lower()} {counted(len(rows), 'thread')}: nobody is here to confirm it",
             code="not_confirmed",
             remedy="pass `--yes`",
         )
     for row in rows[:10]:
         title = f"  {one_line(row.title, 60)}" if row.title else ""
         print(
-            one_line(f"  {row.key.session} {row.key.thread}  {row.default_agent_id}  {row.head} events{title}", 200),
+            one_line(f"  {row.key.session} {row.key.thread}  {row.default_agent_id}  {counted(row.head, 'event')}{title}", 200),
             file=sys.stderr,
         )
     if len(rows) > 10:
@@ -85,4 +89,4 @@ async def _confirmed(rows: "list[ThreadRow]", verb: str, question: str) -> bool:
 
 
 def _tell(document: dict[str, int], words: str, as_json: bool) -> None:
-    print(json.dumps(document) if as_json else words.replace("1 threads", "1 thread"))
+    print(json.dumps(document) if as_json else words)

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from retinue.cli.live_tree import TreeView
 from retinue.cli.nodes import Node, NodeState
-from retinue.cli.text import clean, duration, money, one_line, tokens
+from retinue.cli.text import clean, counted, duration, money, one_line, tokens
 
 __all__ = ["Row", "draw_tree", "rows_of"]
 
@@ -48,20 +48,32 @@ def rows_of(view: TreeView, *, ascii_only: bool = False) -> list[Row]:
     return rows
 
 
-def draw_tree(view: TreeView, *, now: int, width: int, height: int, ascii_only: bool = False) -> RenderableType:
-    """The tree as it stands at `now` (milliseconds since the epoch), in `width` columns and at most `height` rows."""
+def draw_tree(view: TreeView, *, now: int, width: int | None, height: int, ascii_only: bool = False) -> RenderableType:
+    """The tree as it stands at `now` (milliseconds since the epoch), in `width` columns and at most `height` rows.
+
+    Without a width nothing is cut: each line is as long as the longest needs.
+    """
     rows = rows_of(view, ascii_only=ascii_only)
     shown, folded = _fold(rows, max(height - 1, 4))  # one row for the sum below
-    cells = [_cells(node, lead, now=now, ascii_only=ascii_only, wide=width >= NARROW) for node, lead in shown]
-    lines = _aligned(cells, width)
+    wide = width is None or width >= NARROW
+    cells = [_cells(node, lead, now=now, ascii_only=ascii_only, wide=wide) for node, lead in shown]
+    room = _natural(cells) if width is None else width
+    lines = _aligned(cells, room)
     if folded:
-        lines.append(Text(f"   {one_line(_folded_line(folded), width - 3)}", style="dim"))
+        lines.append(Text(f"   {one_line(_folded_line(folded), room - 3)}", style="dim"))
     usage, cost = view.totals()
     if usage.calls and len(rows) > 1:
         used = tokens(usage.input_tokens + usage.output_tokens)
-        total = f"{len(rows)} agents, {usage.calls} model calls, {used}, {money(cost)}"
-        lines.append(Text(one_line(total, width).rjust(width), style="dim"))
+        agents, calls = counted(view.children() + 1, "agent"), counted(usage.calls, "model call")
+        total = f"{agents}, {calls}, {used}, {money(cost)}"
+        lines.append(Text(one_line(total, room).rjust(room), style="dim"))
     return Group(*lines)
+
+
+def _natural(rows: Sequence[Sequence[Text]]) -> int:
+    """The width in which no cell is cut. A name may take half of it."""
+    widths = [max(row[column].cell_len for row in rows) for column in range(len(rows[0]))]
+    return max(sum(size + 2 for size in widths), 2 * widths[0])
 
 
 def _aligned(rows: Sequence[Sequence[Text]], width: int) -> list[Text]:

@@ -20,7 +20,7 @@ from retinue.cli.logs import reported_to
 from retinue.cli.permission import Asker
 from retinue.cli.places import program
 from retinue.cli.replay import replay_tree, up_to_take_over
-from retinue.cli.text import clean, duration, money, one_line, tail, tokens
+from retinue.cli.text import clean, counted, duration, money, one_line, tail, tokens
 from retinue.cli.viewers import JsonViewer, Viewer, is_last, write_line
 from retinue.errors import RetinueError
 from retinue.events import Event, PermissionRequest, RunFinishedEvent
@@ -205,12 +205,12 @@ def _summary(event: RunFinishedEvent, viewer: Viewer) -> str:
     """One line of figures: of the whole tree."""
     usage, cost = event.result.usage, event.result.cost
     node = viewer.view.root
-    children = sum(one is not node and one.key is not None for one in viewer.view.nodes.values())  # refused ones have no thread
+    children = viewer.view.children()
     facts = [str(event.status) + (f" ({one_line(event.reason, 80)})" if event.reason else "")]
     if node is not None:
         facts.append(duration(node.elapsed(event.at)))
     if children:
-        facts.append(f"{children} subagent{'s' if children > 1 else ''}")
+        facts.append(counted(children, "subagent"))
     if usage.calls:
         facts += [tokens(usage.input_tokens + usage.output_tokens), money(cost)]
     place = _place(event)

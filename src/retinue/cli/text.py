@@ -8,7 +8,7 @@ import json
 from decimal import Decimal
 from typing import Any, Final, cast
 
-__all__ = ["bounded", "clean", "describe_call", "duration", "main_argument", "money", "one_line", "tail", "tokens"]
+__all__ = ["bounded", "clean", "counted", "describe_call", "duration", "main_argument", "money", "one_line", "tail", "tokens"]
 
 _VISIBLE: Final = "\N{REPLACEMENT CHARACTER}"
 _DIRECTION: Final = "\u200e\u200f\u061c\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufeff"
@@ -65,6 +65,11 @@ def main_argument(arguments: str) -> str:
 def describe_call(name: str, arguments: str, limit: int = 80) -> str:
     """One call on one line: `read_file src/app.py`."""
     return one_line(f"{name} {main_argument(arguments[:10_000])}", limit)
+
+
+def counted(number: int, word: str, many: str = "") -> str:
+    """`1 turn`, `2 turns`, `1,200 entries`."""
+    return f"{number:,} {word if number == 1 else many or f'{word}s'}"
 
 
 def duration(milliseconds: int) -> str:

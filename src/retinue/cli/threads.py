@@ -13,7 +13,7 @@ from retinue.cli.jsonl import cost_json, record_line, usage_json
 from retinue.cli.live_tree import TreeView
 from retinue.cli.places import existing_ledger, find_run, find_thread
 from retinue.cli.replay import replay_tree
-from retinue.cli.text import bounded, clean, describe_call, duration, one_line
+from retinue.cli.text import bounded, clean, counted, describe_call, duration, one_line
 from retinue.events import MessageEvent, RunFinishedEvent, ToolCallResultEvent, decode
 from retinue.messages import AssistantMessage
 
@@ -55,7 +55,7 @@ async def list_threads(
         place = f"{entry['session']} {entry['thread']}" + (f" (user {entry['user']})" if entry["user"] else "")
         ago = f"{duration(now - entry['updatedAt'])} ago"
         state = entry["state"] or "no run"
-        print(one_line(f"{place}  {entry['agent']}  {state}  {entry['events']} events  {ago}", 400))
+        print(one_line(f"{place}  {entry['agent']}  {state}  {counted(entry['events'], 'event')}  {ago}", 400))
     return Exit.COMPLETED
 
 
@@ -66,6 +66,7 @@ async def _entry(ledger: "Ledger", row: "ThreadRow") -> dict[str, Any]:
         "session": row.key.session,
         "thread": row.key.thread,
         "agent": row.default_agent_id,
+        "agentKey": row.agent_key or None,
         "generation": row.generation,
         "events": row.head,
         "createdAt": row.created_at,
@@ -90,7 +91,8 @@ async def show_thread(ledger_option: str | None, workspace: Path, *, session: st
         return Exit.COMPLETED
     print(one_line(f"session {row.key.session}, thread {row.key.thread}, agent {row.default_agent_id}", 400))
     if journal is not None and journal.inherited:
-        print(f"(the first {len(journal.inherited)} events are inherited from the thread that this one was forked from)")
+        first = counted(len(journal.inherited), "event")
+        print(f"(inherited from the thread that this one was forked from: {first})")
     for record in records:
         _print_record(record)
     return Exit.COMPLETED
@@ -165,7 +167,9 @@ def _draw(view: TreeView) -> None:
 
     from retinue.cli.render import draw_tree
 
-    console = Console(highlight=False, markup=False, emoji=False)
+    edge = sys.stdout.isatty()  # a file or a pipe has none
+    console = Console(highlight=False, markup=False, emoji=False, width=None if edge else 100_000)
     latest = max((node.last_at for node, _ in view.walk()), default=0)
     ascii_only = not console.encoding.startswith("utf")
-    console.print(draw_tree(view, now=latest, width=console.width, height=100_000, ascii_only=ascii_only))
+    width = console.width if edge else None
+    console.print(draw_tree(view, now=latest, width=width, height=100_000, ascii_only=ascii_only))
