@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from retinue import Agent, ConfigurationError, PermissionRules, ScriptedModel, SubAgent, tool
+from retinue import Agent, ConfigurationError, PermissionRules, ScriptedModel, SubAgent, ToolHarness, tool
 
 pytestmark = pytest.mark.anyio
 
@@ -21,6 +21,17 @@ MODEL = ScriptedModel({"*": ["ok"]})
         ({"model": MODEL, "subagents": SubAgent("a", "A.")}, "a list"),
         ({"model": MODEL, "subagents": ["a"]}, "SubAgent.from_factory"),
         ({"model": MODEL, "permissions": {"deny": ["x"]}}, "PermissionRules("),
+        ({"model": MODEL, "tools": len}, "a list of functions"),
+        ({"model": MODEL, "tool_harnesses": ToolHarness}, "a list of classes"),
+        ({"model": MODEL, "middleware": MODEL}, "`middleware` is a `ScriptedModel`"),
+        ({"model": MODEL, "limits": {"max_children": 1}}, "Limits("),
+        ({"model": MODEL, "chat": {"temperature": 1}}, "ChatClientConfig("),
+        ({"model": MODEL, "models": ["x"]}, "a mapping from name"),
+        ({"model": MODEL, "ledger": 42}, "`ledger` is 42"),
+        ({"model": MODEL, "runtime": "x"}, "Runtime("),
+        ({"model": MODEL, "on_request": "yes"}, "async (request) -> bool"),
+        ({"model": MODEL, "instructions": None}, "`instructions` is a `NoneType`"),
+        ({"model": MODEL, "max_iters": "3"}, "a whole number"),
     ],
 )
 def test_an_agent_says_at_once_what_it_cannot_take(parameters: dict[str, Any], told: str) -> None:

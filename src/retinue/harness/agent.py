@@ -28,6 +28,7 @@ from retinue.harness.checks import (
     check_agent_arguments,
     check_answer,
     check_context,
+    check_kinds,
     check_reason,
     check_text,
     ledger_files,
@@ -104,6 +105,20 @@ class Agent:
         leaf: bool | Unset = UNSET,
     ) -> None:
         self.name = check_agent_id(name, where="agent name")
+        check_agent_arguments(name, model=model, subagents=subagents, permissions=permissions)
+        check_kinds(
+            name,
+            optional={"on_request": on_request, "chat": chat, "limits": limits, "models": models, "runtime": runtime},
+            required={
+                "ledger": ledger,
+                "instructions": instructions,
+                "tools": tools,
+                "tool_harnesses": tool_harnesses,
+                "middleware": middleware,
+                "max_iters": max_iters,
+                "max_subagent_depth": max_subagent_depth,
+            },
+        )
         if max_iters < 1:
             raise ConfigurationError("`max_iters` must be at least 1", remedy="leave it out for 50")
         if runtime is not None and (ledger != "memory" or limits is not None or models):
@@ -111,7 +126,6 @@ class Agent:
                 "`runtime=` is given together with `ledger`, `limits` or `models`",
                 remedy="give those to the `Runtime`",
             )
-        check_agent_arguments(name, model=model, subagents=subagents, permissions=permissions)
         self._model = model
         self._instructions = instructions
         self._middleware = tuple(middleware)

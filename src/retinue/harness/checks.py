@@ -1,15 +1,16 @@
 """What a call of the public face must be given, checked where it is given (D-27)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final
 
-from retinue.config import PermissionRules, RuntimeContext
+from retinue.config import ChatClientConfig, Limits, PermissionRules, RuntimeContext
 from retinue.errors import ConfigurationError
+from retinue.harness.runtime import Runtime
 from retinue.ledger.port import Ledger
 from retinue.subagents.declaration import SubAgent
 
-__all__ = ["check_agent_arguments", "check_answer", "check_context", "check_reason", "check_text", "ledger_files"]
+__all__ = ["check_agent_arguments", "check_answer", "check_context", "check_kinds", "check_reason", "check_text", "ledger_files"]
 
 
 def check_agent_arguments(name: str, *, model: Any, subagents: Any, permissions: Any) -> None:
@@ -18,6 +19,19 @@ def check_agent_arguments(name: str, *, model: Any, subagents: Any, permissions:
     Raises:
         ConfigurationError: naming the parameter, what was given, and what is expected.
     """
+    _check_model(name, model)
+    if not _is_list(subagents):
+        raise _wrong(name, "subagents", _kind(subagents), "a list: `subagents=[SubAgent(…)]`")
+    for one in subagents:
+        if not isinstance(one, SubAgent):
+            raise _wrong(
+                name, "subagents", f"a list with {_kind(one)}", "`SubAgent(…)`, or `SubAgent.from_factory(name, …)` for an agent"
+            )
+    if permissions is not None and not isinstance(permissions, PermissionRules):
+        raise _wrong(name, "permissions", _kind(permissions), "`PermissionRules(allow=[…], ask=[…], deny=[…])`")
+
+
+def _check_model(name: str, model: Any) -> None:
     if isinstance(model, type):
         raise _wrong(name, "model", f"the class `{model.__name__}`", f"an instance: `model={model.__name__}(…)`")
     if model is not None and not isinstance(model, str) and not (hasattr(model, "answer") and hasattr(model, "provider")):
@@ -27,15 +41,48 @@ def check_agent_arguments(name: str, *, model: Any, subagents: Any, permissions:
             f"{_kind(model)}",
             'a text like `"openai:gpt-5"`, or a `ChatModel` with `provider`, `name`, `answer`, `close`',
         )
-    if not isinstance(subagents, Sequence) or isinstance(subagents, str):
-        raise _wrong(name, "subagents", _kind(subagents), "a list: `subagents=[SubAgent(…)]`")
-    for one in cast("Sequence[Any]", subagents):
-        if not isinstance(one, SubAgent):
-            raise _wrong(
-                name, "subagents", f"a list with {_kind(one)}", "`SubAgent(…)`, or `SubAgent.from_factory(name, …)` for an agent"
-            )
-    if permissions is not None and not isinstance(permissions, PermissionRules):
-        raise _wrong(name, "permissions", _kind(permissions), "`PermissionRules(allow=[…], ask=[…], deny=[…])`")
+
+
+def check_kinds(name: str, *, optional: Mapping[str, Any], required: Mapping[str, Any]) -> None:
+    """Refuse values of a wrong kind for the other parameters of an agent; `optional` ones may be None.
+
+    Raises:
+        ConfigurationError: naming the parameter, what was given, and what is expected.
+    """
+    given = {**{parameter: value for parameter, value in optional.items() if value is not None}, **required}
+    for parameter, value in given.items():
+        fits, expected = _KINDS[parameter]
+        if not fits(value):
+            raise _wrong(name, parameter, _kind(value), expected)
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is(*kinds: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, kinds)
+
+
+_KINDS: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
+    "instructions": (_is(str), "a text, or leave it out"),
+    "tools": (_is_list, "a list of functions: `tools=[…]`"),
+    "tool_harnesses": (_is_list, "a list of classes or instances: `tool_harnesses=[…]`"),
+    "middleware": (_is_list, "a list: `middleware=[…]`"),
+    "ledger": (lambda value: isinstance(value, str | Path) or hasattr(value, "commit"), '`"memory"`, a path, or a `Ledger`'),
+    "runtime": (_is(Runtime), "a `Runtime(…)`, or leave it out"),
+    "limits": (_is(Limits), "`Limits(…)`, or leave it out"),
+    "chat": (_is(ChatClientConfig), "`ChatClientConfig(…)`, or leave it out"),
+    "models": (_is(Mapping), "a mapping from name to model: `models={…}`"),
+    "on_request": (callable, "a function `async (request) -> bool`"),
+    "max_iters": (_is_count, "a whole number from 1"),
+    "max_subagent_depth": (_is_count, "a whole number from 0"),
+}
+"""What the parameters of an agent take."""
 
 
 def check_text(text: Any) -> None:
