@@ -1,0 +1,64 @@
+"""A call that was given its slot at the moment of a stop does not begin (M8, M9)."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from retinue import Agent, Limits, PermissionRules, RuntimeContext, SubAgent, ToolCallResultEvent, ToolHarness, tool
+from retinue.testing import StrictProvider, calls
+
+pytestmark = pytest.mark.anyio
+
+
+class Touching(ToolHarness):
+    """A tool that stays until it is let go."""
+
+    def __init__(self) -> None:
+        self.begun: list[int] = []
+        self.arrived, self.go = asyncio.Event(), asyncio.Event()
+
+    @tool
+    async def touch(self, place: int) -> str:
+        """Touch it."""
+        self.begun.append(place)
+        self.arrived.set()
+        await self.go.wait()
+        return "touched"
+
+
+@pytest.mark.contract("D-30")
+async def test_a_call_behind_a_slot_does_not_begin_when_the_stop_comes_with_the_slot(tmp_path: Path) -> None:
+    touching = Touching()
+    script = {
+        "parent": [calls(("agent_spawn", {"agent_id": "helper", "task": "x"})), "never said"],
+        "helper": [calls(("touch", {"place": 1}), ("touch", {"place": 2})), "never said"],
+    }
+    async with (
+        StrictProvider(script) as provider,
+        Agent(
+            "parent",
+            model=provider.model(),
+            subagents=[SubAgent("helper", "Helps.", instructions="Help.", tool_harnesses=[touching])],
+            permissions=PermissionRules(allow=["*"]),
+            limits=Limits(max_children=1),
+            ledger=tmp_path / "l.sqlite3",
+        ) as agent,
+    ):
+        running = asyncio.create_task(agent.run("Go.", context=RuntimeContext(session_id="s"), check=False))
+        await touching.arrived.wait()
+        (tree,) = agent.own_trees
+        root = tree.runs[tree.root_run]
+        assert tree.slots.queued == 1
+        touching.go.set()  # the first call gives its slot back, and only then is the run stopped
+        asyncio.get_running_loop().call_soon(lambda: root.stopping.ask_with_intent("enough", by="test"))
+        result = await running
+        graph = await agent.threads.graph("s")
+        told = [one for one in await graph.runtime_children[0].events() if isinstance(one, ToolCallResultEvent)]
+        assert len(provider.requests) == 2
+    assert result.status == "cancelled"
+    assert touching.begun == [1]
+    assert [(one.call.index, one.status.value) for one in sorted(told, key=lambda one: one.call.index)] == [
+        (0, "ok"),
+        (1, "cancelled"),
+    ]
