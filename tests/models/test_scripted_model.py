@@ -200,6 +200,12 @@ UNUSABLE: list[tuple[Any, str]] = [
     ({"agents": []}, "agents"),
     ({"a": [{"error": {"code": "nonsense"}}]}, "nonsense"),
     (1, "int"),
+    ({"lead": ["x", {"cals": []}]}, "agent `lead`, turn 2: unknown field `cals`, did you mean `calls`"),
+    ({"lead": [{"calls": [{"nam": "x"}]}]}, "agent `lead`, turn 1: .*did you mean `name`"),
+    ({"lead": {"turn": ["x"]}}, "agent `lead`: unknown field `turn`, did you mean `turns`"),
+    ({"lead": {"turns": ["x"], "fallback": {"zzz": 1}}}, "agent `lead`, `fallback`: unknown field `zzz`; the fields are text,"),
+    ({"lead": 3}, "agent `lead`: its turns are of type int, not a list"),
+    ([{"text": 3}], "turn 1: Expected `str`"),
 ]
 
 
@@ -209,6 +215,12 @@ def test_a_script_that_cannot_be_used(source: Any, words: str) -> None:
         ScriptedModel(source)
     assert caught.value.code == "invalid_script"
     assert caught.value.remedy
+
+
+async def test_an_agent_that_the_script_does_not_name_is_told_which_it_names() -> None:
+    with pytest.raises(ModelError) as caught:
+        await ScriptedModel({"assistent": ["x"]}).answer(model_request("go"), lambda delta: None)
+    assert caught.value.remedy == "add turns for `agent`, or a `fallback`; the script has turns for `assistent`"
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:

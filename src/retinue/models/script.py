@@ -29,6 +29,7 @@ from retinue.messages import FinishReason, ToolCall, Usage
 from retinue.models.port import ModelAnswer
 from retinue.models.prices import per_million
 from retinue.models.text import dumps
+from retinue.near import near_names
 
 __all__ = ["AgentScript", "Price", "Script", "ScriptCall", "ScriptError", "ScriptSource", "Turn", "View", "parse_script"]
 
@@ -219,6 +220,10 @@ ScriptSource: TypeAlias = Script | str | Path | Sequence[Turn | str | Mapping[st
 """What `parse_script` takes; a `str` is a path."""
 
 _TEMPLATE: Final = re.compile(r"\{(input|agent|results|result(?:\[(-?\d+)\]|\.([A-Za-z_][A-Za-z0-9_-]*))?)\}")
+_UNKNOWN: Final = re.compile(r"unknown field `([^`]*)`(?: - at `\$\.?([^`]*)`)?")
+_INDEX: Final = re.compile(r"\[[^\]]*\]")
+_FIELDS_AT: Final[Mapping[str, type[msgspec.Struct]]] = {"calls": ScriptCall, "error": ScriptError, "usage": ScriptUsage}
+"""Where in a turn further objects stand."""
 _SCRIPT_KEYS: Final = frozenset(Script.__struct_fields__)
 
 
@@ -248,7 +253,8 @@ def parse_script(source: ScriptSource) -> Script:
         raise ConfigurationError(
             f"{where} cannot be used: {error}",
             code="invalid_script",
-            remedy="a script is a list of turns, or an object from agent id to turns; a turn is a text or an object like `Turn`",
+            remedy="a script is a list of turns, or an object from agent id to turns; a turn is a text, or an object with "
+            "`text`, `calls`, `reasoning`, `delay`, `error` and so on",
         ) from None
 
 
@@ -263,34 +269,55 @@ def _whole(value: Any) -> dict[str, Any]:
         agents = fields.get("agents", {})
         if not isinstance(agents, Mapping):
             raise TypeError("`agents` is not an object")
-        fields["agents"] = {key: _agent(one) for key, one in cast("Mapping[str, Any]", agents).items()}
+        named = cast("Mapping[str, Any]", agents).items()
+        fields["agents"] = {key: _checked(_agent(one, f"agent `{key}`"), AgentScript, f"agent `{key}`") for key, one in named}
         if fields.get("fallback") is not None:
-            fields["fallback"] = _turn(fields["fallback"])
+            fields["fallback"] = _turn(fields["fallback"], "`fallback`")
         return fields
     if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
-        return {"agents": {"*": _agent(cast("Sequence[Any]", value))}}
+        return {"agents": {"*": _agent(cast("Sequence[Any]", value), "")}}
     raise TypeError(f"it is {type(value).__name__}")
 
 
-def _agent(value: Any) -> Any:
+def _agent(value: Any, place: str) -> Any:
+    """The turns of one agent in the long form. `place` says whose they are."""
     if isinstance(value, AgentScript):
         return msgspec.to_builtins(value)
-    if isinstance(value, Mapping):
-        fields = dict(cast("Mapping[str, Any]", value))
-        turns: Any = fields.get("turns", ())
-        fields["turns"] = [_turn(turn) for turn in cast("Sequence[Any]", turns)]
-        if fields.get("fallback") is not None:
-            fields["fallback"] = _turn(fields["fallback"])
-        return fields
-    if isinstance(value, str):
-        return {"turns": [_turn(value)]}
-    return {"turns": [_turn(turn) for turn in cast("Sequence[Any]", value)]}
+    fields: dict[str, Any] = dict(cast("Mapping[str, Any]", value)) if isinstance(value, Mapping) else {"turns": value}
+    turns: Any = fields.get("turns", ())
+    if not isinstance(turns, Sequence):
+        raise TypeError(f"{place}: its turns are of type {type(turns).__name__}, not a list")
+    listed = [turns] if isinstance(turns, str) else list(cast("Sequence[Any]", turns))
+    before = f"{place}, " if place else ""
+    fields["turns"] = [_turn(turn, f"{before}turn {number}") for number, turn in enumerate(listed, start=1)]
+    if fields.get("fallback") is not None:
+        fields["fallback"] = _turn(fields["fallback"], f"{before}`fallback`")
+    return fields
 
 
-def _turn(value: Any) -> Any:
-    if isinstance(value, str):
-        return {"text": value}
-    return msgspec.to_builtins(value) if isinstance(value, Turn) else value
+def _turn(value: Any, place: str) -> Any:
+    """One turn as an object, checked here, where its agent and number are known."""
+    made = {"text": value} if isinstance(value, str) else msgspec.to_builtins(value) if isinstance(value, Turn) else value
+    return _checked(made, Turn, place)
+
+
+def _checked(value: Any, kind: type[msgspec.Struct], place: str) -> Any:
+    """`value`, if it can be read as `kind`.
+
+    Raises:
+        TypeError: saying where it stands, what is wrong, and which fields there are.
+    """
+    try:
+        msgspec.convert(value, kind, strict=False)
+    except msgspec.ValidationError as error:
+        said = str(error).replace("Object contains unknown field", "unknown field")
+        unknown = _UNKNOWN.search(said)
+        if unknown:
+            fields = _FIELDS_AT.get(_INDEX.sub("", unknown[2] or ""), kind).__struct_fields__
+            near = near_names(unknown[1], fields, count=1)
+            said += f", did you mean `{near[0]}`?" if near else f"; the fields are {', '.join(fields)}"
+        raise TypeError(f"{place}: {said}" if place else said) from None
+    return value
 
 
 def _read(path: Path) -> Any:

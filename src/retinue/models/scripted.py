@@ -177,8 +177,16 @@ class ScriptedModel:
             provider=self.provider,
             model=self.name,
             code="bad_request",
-            remedy="add the turn, or a `fallback`",
+            remedy=self._what_to_add(request),
         )
+
+    def _what_to_add(self, request: ModelRequest) -> str:
+        """For an agent that the script has: a turn. For another: turns under its name, which may be misspelled there."""
+        named = tuple(self.script.agents)
+        if not named or request.agent_id in named or "*" in named:
+            return "add the turn, or a `fallback`"
+        there = ", ".join(f"`{name}`" for name in named[:8])
+        return f"add turns for `{request.agent_id}`, or a `fallback`; the script has turns for {there}"
 
 
 def _deltas(reasoning: str | None, pieces: list[str]) -> list[Delta]:
