@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from retinue.harness import Agent, HarnessAgent, RunResult, Runtime, Thread, ThreadGraph, Threads
     from retinue.ledger.open import open_ledger
     from retinue.ledger.port import Ledger
+    from retinue.media import File, Image
     from retinue.messages import Usage
     from retinue.models.openai import OpenAIChatModel
     from retinue.models.port import ChatModel, ModelAnswer, ModelRequest
@@ -128,6 +129,7 @@ _HOMES = {
     "harness.threads": ("Thread", "ThreadGraph", "Threads"),
     "ledger.open": ("open_ledger",),
     "ledger.port": ("Ledger",),
+    "media": ("File", "Image"),
     "messages": ("Usage",),
     "models.openai": ("OpenAIChatModel",),
     "models.port": ("ChatModel", "ModelAnswer", "ModelRequest"),
@@ -157,7 +159,9 @@ __all__ = [  # noqa: RUF022  # in the order of the table above
     "ClientInheritance",
     "ConfigurationError",
     "Event",
+    "File",
     "HarnessAgent",
+    "Image",
     "LeaseLost",
     "Ledger",
     "LedgerConflict",

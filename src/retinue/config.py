@@ -112,7 +112,8 @@ class Limits:
     `max_children` is how many children may be at work at once (the rest queue), `max_tree_children` how many there may be
     in the whole tree, `max_depth` how deep it may be, `stop_grace` (seconds) how long a cancel waits for what is running,
     `tool_threads` how many synchronous tools run at once, `max_result_characters` how much of one result stands in a
-    conversation (the rest is stored, and `read_result` pages through it).
+    conversation (the rest is stored, and `read_result` pages through it), `max_media_bytes` how large one picture or file
+    may be.
     """
 
     max_children: int = 16
@@ -121,9 +122,10 @@ class Limits:
     stop_grace: float = 5.0
     tool_threads: int = 8
     max_result_characters: int = 50_000
+    max_media_bytes: int = 20_000_000
 
     def __post_init__(self) -> None:
-        for name in ("max_children", "max_tree_children", "tool_threads"):
+        for name in ("max_children", "max_tree_children", "tool_threads", "max_media_bytes"):
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"`Limits({name}=…)` must be at least 1", remedy="leave it out for the default")
         if self.max_result_characters < 1_000:

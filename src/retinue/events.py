@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final, Literal
 import msgspec
 
 from retinue.damage import UNREADABLE, damaged
-from retinue.messages import AssistantMessage, BlobRef, CallRef, OutputSpec, Usage, UserMessage
+from retinue.messages import AssistantMessage, BlobRef, CallRef, MediaRef, OutputSpec, Usage, UserMessage
 from retinue.ops import Record
 from retinue.rows import ForkPoint, ThreadKey
 from retinue.states import ResultStatus
@@ -112,6 +112,7 @@ class ToolCallResultEvent(Event, frozen=True, kw_only=True, omit_defaults=True, 
     """The one result of a call. `metadata` carries what H-10 names for a subagent's call.
 
     A result that was too long is cut in `content`; `blobs` refers to the whole text, and to those that a child names.
+    `parts` are the pictures and files that the call gave.
     """
 
     TYPE: ClassVar[str] = "TOOL_CALL_RESULT"
@@ -122,6 +123,7 @@ class ToolCallResultEvent(Event, frozen=True, kw_only=True, omit_defaults=True, 
     status: ResultStatus = ResultStatus.OK
     metadata: dict[str, Any] = {}
     blobs: tuple[BlobRef, ...] = ()
+    parts: tuple[MediaRef, ...] = ()
 
 
 class PermissionRequest(Event, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):

@@ -17,6 +17,7 @@ __all__ = [
     "BlobRef",
     "CallRef",
     "Entry",
+    "MediaRef",
     "Message",
     "OutputSpec",
     "ToolCall",
@@ -61,6 +62,38 @@ class BlobRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ren
         return f"res_{self.digest[:24]}"
 
 
+class MediaRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """A reference to a picture or a file whose bytes are stored as a blob: `digest` is their SHA-256, `size` their number.
+
+    Whoever's history holds the reference is shown the bytes (M12), where its model takes the `media_type`.
+    """
+
+    digest: str
+    media_type: str
+    size: int
+    name: str = ""
+
+    @property
+    def what(self) -> str:
+        """`image` or `file`."""
+        return "image" if self.media_type.startswith("image/") else "file"
+
+    @property
+    def line(self) -> str:
+        """What stands for it in a text: `[image photo.png, 120 kB]`. The same for ever, for it is in what is sent."""
+        return f"[{self._said}]"
+
+    def told(self, note: str) -> str:
+        """The line with a word on why there is only the line."""
+        return f"[{self._said}: {note}]"
+
+    @property
+    def _said(self) -> str:
+        size = self.size
+        told = f"{size} bytes" if size < 1_000 else f"{size // 1_000} kB" if size < 1_000_000 else f"{size / 1_000_000:.1f} MB"
+        return f"{f'{self.what} {self.name}' if self.name else self.media_type}, {told}"
+
+
 class OutputSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """The form that a run's answer must have: a JSON schema of type object, under a name.
 
@@ -76,11 +109,15 @@ class OutputSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
 
 
 class UserMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", tag_field="role", tag="user"):
-    """What a person or a parent agent wrote. A `notice` is written by the harness (background result, roster change)."""
+    """What a person or a parent agent wrote. A `notice` is written by the harness (background result, roster change).
+
+    `parts` are the pictures and files that came with it: in `text` the line of each stands where it belongs.
+    """
 
     id: str
     text: str
     notice: str | None = None
+    parts: tuple[MediaRef, ...] = ()
 
 
 class AssistantMessage(
@@ -103,6 +140,7 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     """The answer to one call. `call_id` is the `ToolCall.id` it answers.
 
     `blobs` are the texts that `content` was cut from, or names: `read_result` pages through them.
+    `parts` are the pictures and files that the call gave: in `content` stands the line of each.
     """
 
     call: CallRef
@@ -111,6 +149,7 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     content: str
     status: ResultStatus = ResultStatus.OK
     blobs: tuple[BlobRef, ...] = ()
+    parts: tuple[MediaRef, ...] = ()
 
 
 Message: TypeAlias = UserMessage | AssistantMessage | ToolResult
@@ -119,13 +158,15 @@ Message: TypeAlias = UserMessage | AssistantMessage | ToolResult
 class Entry:
     """A message in a history, with the bytes that the adapter of one wire format made of it (M11).
 
-    Histories share entries between turns and forks, so a message is encoded once.
+    Histories share entries between turns and forks, so a message is encoded once. `shows` stands at the last result of a
+    batch: the results of the batch that hold media, for the wires that show those after all of them.
     """
 
-    __slots__ = ("message", "wire", "wire_format")
+    __slots__ = ("message", "shows", "wire", "wire_format")
 
     def __init__(self, message: Message) -> None:
         self.message = message
+        self.shows: tuple[ToolResult, ...] = ()
         self.wire_format: str | None = None
         self.wire: bytes = b""
 

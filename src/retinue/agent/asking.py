@@ -10,10 +10,11 @@ import msgspec
 
 from retinue.agent.answers import call_name, checked_answer, checked_delta
 from retinue.agent.begun import until_done
+from retinue.agent.media import loader
 from retinue.agent.middleware import ModelCall, Reasoning, chain, overriding
 from retinue.agent.next_step import AskModel
 from retinue.agent.slots import Hold
-from retinue.errors import ModelError
+from retinue.errors import LedgerError, ModelError
 from retinue.events import MessageEvent, ModelCalledEvent, ReasoningDeltaEvent, TextDeltaEvent
 from retinue.ids import new_id
 from retinue.messages import AssistantMessage, ToolCall
@@ -136,6 +137,7 @@ async def ask(run: "Run", step: AskModel) -> None:
         tools_allowed=not (step.wrap_up or step.repair),
         output=projection.output,
         pause=hold.pause,
+        media=loader(run) if projection.media else None,
     )
     stream, started = _Stream(run, new_id("msg")), journal.clock.monotonic()
     run.stopping.interruptible = True
@@ -235,7 +237,8 @@ async def _call_model(run: "Run", step: AskModel, request: ModelRequest, stream:
         raise
     except BaseException as error:
         stopped = run.stop_reason is not None and isinstance(error, asyncio.CancelledError)  # before its call began
-        if stopped or not is_fault(error):
+        unread = isinstance(error, LedgerError) and request.media is not None  # no fault of the model: it can be resumed
+        if stopped or unread or not is_fault(error):
             raise
         raise _author_fault(run, error, f"model `{model.name}` ({model.provider})", "model_raised") from error
 

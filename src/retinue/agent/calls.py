@@ -8,6 +8,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, cast
 
 from retinue.agent.call_arguments import canonical
+from retinue.agent.media import stage_media
 from retinue.agent.middleware import ToolInvocation, chain, overriding
 from retinue.agent.next_step import CallAction, CallStep
 from retinue.agent.ports import CallHandler, CallOutcome, Prepared
@@ -18,6 +19,7 @@ from retinue.agent.texts import CANCELLED, LIMIT_TURNS, STOPPED, UNKNOWN_OUTCOME
 from retinue.config import Verdict
 from retinue.errors import ConfigurationError, LedgerError, UnknownId
 from retinue.events import ToolCallResultEvent
+from retinue.media import within
 from retinue.states import ResultStatus
 from retinue.tools.errors import is_fault
 
@@ -320,6 +322,10 @@ class Calls:
             journal.stage(event)
         self._suspended.discard(action.ref.index)
         content, blobs, limit = outcome.content, outcome.blobs, self._run.tree.limits.max_result_characters
+        parts = ()
+        if outcome.media:
+            content, media = within(content, outcome.media, self._run.tree.limits.max_media_bytes)
+            parts = stage_media(journal, media)
         if self._run.tree.services.redactor.active:  # before it is cut, so that no half of a secret is left
             content = self._run.tree.services.redactor.text(content)
         if len(content) > limit:
@@ -335,6 +341,7 @@ class Calls:
                 status=outcome.status,
                 metadata=plain_metadata(outcome.metadata),
                 blobs=blobs,
+                parts=parts,
             )
         )
         handler = self._run.definition.tools.get(action.call.name)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from retinue.agent.journal import Batch
 from retinue.events import Event, SubAgentInvocationStartedEvent
+from retinue.media import Media
 from retinue.messages import BlobRef, CallRef, ToolCall
 from retinue.models.port import ToolSpec
 from retinue.permissions.gate import GatedCall, Remembered
@@ -25,7 +26,7 @@ __all__ = ["CallHandler", "CallOutcome", "Gate", "Prepared"]
 @dataclass(slots=True, kw_only=True)
 class CallOutcome:
     """How a call ended. `events` go into the journal before its result, `batch` is what others let ride along. `blobs` are
-    stored texts that `content` names.
+    stored texts that `content` names, `media` pictures and files that it has lines for.
 
     `suspended`: it has not ended: a child waits for a person, and so does the run.
     """
@@ -34,6 +35,7 @@ class CallOutcome:
     status: ResultStatus = ResultStatus.OK
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
     blobs: tuple[BlobRef, ...] = ()
+    media: tuple[Media, ...] = ()
     events: Sequence[Event] = ()
     batch: Batch | None = None
     suspended: bool = False

@@ -30,6 +30,7 @@ from retinue.messages import (
     ZERO_USAGE,
     AssistantMessage,
     Entry,
+    MediaRef,
     OutputSpec,
     ToolCall,
     ToolResult,
@@ -91,6 +92,7 @@ class Projection:
         "history",
         "last",
         "max_iters",
+        "media",
         "open",
         "output",
         "own_cost",
@@ -124,6 +126,8 @@ class Projection:
         """Whether a message of the history holds reasoning or extras, which only its own provider takes back."""
         self.cut = False
         """Whether a result of the history was cut, so that there is something to read on in."""
+        self.media = False
+        """Whether the history holds pictures or files, whose bytes a model may have to be given."""
         self._reset_run()
 
     def _reset_run(self) -> None:
@@ -179,6 +183,8 @@ class Projection:
         self.size += len(message.text)
         if isinstance(message, UserMessage):
             self.history.append(Entry(message))
+            if message.parts:
+                self._add_media(message.parts)
             self.answered = None  # there is something to answer again
             if message.notice == OUTPUT_NOTICE and self.output is not None:
                 self.repairs += 1
@@ -213,10 +219,24 @@ class Projection:
                             content=result.content,
                             status=result.status,
                             blobs=result.blobs,
+                            parts=result.parts,
                         )
                     )
                 )
+                if result.parts:
+                    self._add_media(result.parts)
+            if self.media:
+                self._show_media(len(batch.message.calls))
             self.open = None
+
+    def _add_media(self, parts: tuple[MediaRef, ...]) -> None:
+        self.media = True
+        self.size += sum(ref.size * 4 // 3 for ref in parts)  # as long as an adapter's bytes of it
+
+    def _show_media(self, results: int) -> None:
+        """Say at the end of a batch what its results hold."""
+        messages = [entry.message for entry in self.history[-results:]]
+        self.history[-1].shows = tuple(one for one in messages if isinstance(one, ToolResult) and one.parts)
 
     def _on_request(self, event: PermissionRequest, _seq: int, _attempt: int) -> None:
         if self.open is not None:
@@ -316,6 +336,7 @@ def project(own: Iterable[Record], inherited: Iterable[Record] = ()) -> Projecti
     projection.call_ids = base.call_ids
     projection.size = base.size
     projection.cut = base.cut
+    projection.media = base.media
     projection.state = base.state
     for record in own:
         if record.run != projection.run_id:

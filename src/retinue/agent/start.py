@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from retinue.agent.media import stage_media
 from retinue.agent.run import Run
 from retinue.errors import ConfigurationError
 from retinue.events import (
@@ -14,6 +15,7 @@ from retinue.events import (
     ToolCallResultEvent,
 )
 from retinue.ids import new_id
+from retinue.media import Media
 from retinue.messages import Entry, ToolResult, UserMessage
 from retinue.ops import PutBlob
 from retinue.rows import ThreadRow
@@ -26,11 +28,13 @@ def stage_run(
     text: str,
     *,
     created: ThreadRow | None,
+    media: Sequence[Media] = (),
     copied: "Copied | None" = None,
     rules: Mapping[str, tuple[str, ...]] | None = None,
 ) -> None:
     """Stage the beginning of a run: the thread's first event, RUN_STARTED, its input, and its envelope's blob.
 
+    `media` are the pictures and files that `text` has lines for.
     `copied` is what the thread begins with where that is not a reference to another one, `rules` the set of a root.
     """
     journal, definition, services = child.journal, child.definition, child.tree.services
@@ -60,7 +64,8 @@ def stage_run(
     if services.blob_due(digest):
         journal.stage_op(PutBlob(digest, child.envelope_blob))
         journal.then(lambda: services.blob_put(digest))
-    journal.stage(MessageEvent(message=UserMessage(id=new_id("msg"), text=text)))
+    parts = stage_media(journal, media) if media else ()
+    journal.stage(MessageEvent(message=UserMessage(id=new_id("msg"), text=text, parts=parts)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +89,7 @@ def _stage_copy(child: Run, copied: Copied) -> None:
                 content=message.content,
                 status=message.status,
                 blobs=message.blobs,
+                parts=message.parts,
             )
             child.journal.stage(event)
         else:

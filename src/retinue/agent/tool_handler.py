@@ -72,7 +72,7 @@ class ToolHandler:
                     output = await self.tool.run(call.arguments, context)
             finally:
                 context.cancelled = True  # whoever still holds it can report nothing any more
-            return CallOutcome(content=output.content, status=output.status, metadata=output.metadata)
+            return CallOutcome(content=output.content, status=output.status, metadata=output.metadata, media=output.media)
 
         def abandoned() -> None:
             context.cancelled = True

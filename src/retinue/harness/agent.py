@@ -28,9 +28,9 @@ from retinue.harness.checks import (
     check_agent_arguments,
     check_answer,
     check_context,
+    check_input,
     check_kinds,
     check_reason,
-    check_text,
     ledger_files,
 )
 from retinue.harness.driving import Driver
@@ -44,6 +44,7 @@ from retinue.harness.takeover import find_root
 from retinue.harness.threads import Thread, Threads
 from retinue.ids import check_agent_id
 from retinue.ledger.port import Ledger
+from retinue.media import Input
 from retinue.models.port import ChatModel
 from retinue.rows import RunRow, ThreadKey
 from retinue.states import RequestState
@@ -263,12 +264,15 @@ class Agent:
 
     # Running
 
-    async def run(self, text: str, *, context: RuntimeContext | None = None, output: Any = None, check: bool = True) -> RunResult:
+    async def run(
+        self, text: Input, *, context: RuntimeContext | None = None, output: Any = None, check: bool = True
+    ) -> RunResult:
         """Run the agent on a message and wait for the end.
 
         Without a context: a new session, thread `main`. With `session_id`: its `main`, continued.
 
         Args:
+            text: a text, or texts and media in their order: `["What is this?", Image("photo.png")]`.
             output: the type of the answer: a dataclass, a pydantic model, a `TypedDict`, a msgspec `Struct`, a builtin, a
                 `Literal`, a union or a container of those. `result.output` is the value. An answer that does not fit is
                 given back to the model twice; then the run fails with reason `invalid_output`.
@@ -278,17 +282,20 @@ class Agent:
 
         Raises:
             RunFailed, RunCancelled: with `.result`; `check=False` returns these too.
+            ConfigurationError: `media_too_large`, `invalid_argument`.
             ThreadBusy: the thread has a run that is not finished.
         """
-        check_text(text)
+        given = check_input(text, self.limits)
         check_context(context)
         await self.build()
         form = self.runtime.output(output)
-        start = partial(begin, self, text, context, viewer=None, acknowledged=False, output=form)
+        start = partial(begin, self, given, context, viewer=None, acknowledged=False, output=form)
         driver = Driver(self, start, user=_user(context))
         return checked(await driver.result(), check)
 
-    def run_sync(self, text: str, *, context: RuntimeContext | None = None, output: Any = None, check: bool = True) -> RunResult:
+    def run_sync(
+        self, text: Input, *, context: RuntimeContext | None = None, output: Any = None, check: bool = True
+    ) -> RunResult:
         """`run` for code that is not async, from any thread; calls run side by side. Ctrl-C stops the whole tree.
 
         Raises:
@@ -297,7 +304,7 @@ class Agent:
         return self._sync.run(self.run(text, context=context, output=output, check=check))
 
     async def stream(
-        self, text: str, *, context: RuntimeContext | None = None, output: Any = None, patient: bool = False
+        self, text: Input, *, context: RuntimeContext | None = None, output: Any = None, patient: bool = False
     ) -> AsyncGenerator[Event, None]:
         """Run and give the events of the whole tree as they come, each with its path; the last one carries the result.
 
@@ -305,19 +312,20 @@ class Agent:
         the run ends `waiting`. With `patient=True` it is waited for without end (answer from another task). Leaving the
         loop early stops the run.
         """
-        check_text(text)
+        given = check_input(text, self.limits)
         check_context(context)
         await self.build()
         viewer = Viewer(patient=patient)
         form = self.runtime.output(output)
-        start = partial(begin, self, text, context, viewer=viewer, acknowledged=True, output=form)
+        start = partial(begin, self, given, context, viewer=viewer, acknowledged=True, output=form)
         driver = Driver(self, start, viewer, user=_user(context))
         async with aclosing(driver.events()) as events:
             async for event in events:
                 yield event
 
-    async def run_on(self, key: ThreadKey, agent_id: str, text: str, *, output: Any = None, check: bool = True) -> RunResult:
+    async def run_on(self, key: ThreadKey, agent_id: str, text: Input, *, output: Any = None, check: bool = True) -> RunResult:
         """Run a given agent of this tree on a thread that exists; see `Thread.run`."""
+        given = check_input(text, self.limits)
         await self.build()
         context = RuntimeContext(user_id=key.user or None, session_id=key.session, thread_id=key.thread)
         row = await self.runtime.ledger.thread(key)
@@ -325,7 +333,7 @@ class Agent:
             raise UnknownId(f"there is no thread `{key.thread}` in session `{key.session}`")
         definition = child_definition(self.definition(context), agent_id, depth=row.depth, context=context)
         form = self.runtime.output(output)
-        start = partial(begin, self, text, context, viewer=None, acknowledged=False, definition=definition, key=key, output=form)
+        start = partial(begin, self, given, context, viewer=None, acknowledged=False, definition=definition, key=key, output=form)
         return checked(await Driver(self, start, user=key.user).result(), check)
 
     # Going on, answering, stopping

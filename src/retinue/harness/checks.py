@@ -2,15 +2,16 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from retinue.config import ChatClientConfig, Limits, PermissionRules, RuntimeContext
 from retinue.errors import ConfigurationError
 from retinue.harness.runtime import Runtime
 from retinue.ledger.port import Ledger
+from retinue.media import Media, composed
 from retinue.subagents.declaration import SubAgent
 
-__all__ = ["check_agent_arguments", "check_answer", "check_context", "check_kinds", "check_reason", "check_text", "ledger_files"]
+__all__ = ["check_agent_arguments", "check_answer", "check_context", "check_input", "check_kinds", "check_reason", "ledger_files"]
 
 
 def check_agent_arguments(name: str, *, model: Any, subagents: Any, permissions: Any) -> None:
@@ -85,10 +86,35 @@ _KINDS: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
 """What the parameters of an agent take."""
 
 
-def check_text(text: Any) -> None:
-    """Refuse an input that is no text."""
-    if not isinstance(text, str):
-        raise ConfigurationError(f"the input of a run is {_kind(text)}", code="invalid_argument", remedy="give a text")
+def check_input(given: Any, limits: Limits) -> tuple[str, tuple[Media, ...]]:
+    """The text of an input, with a line for each picture and file, and these.
+
+    Raises:
+        ConfigurationError: `invalid_argument`, it is neither text nor texts and media; `media_too_large`.
+    """
+    if isinstance(given, str):
+        return given, ()
+    items = [given] if isinstance(given, Media) else cast("Sequence[object]", given) if _is_list(given) else None
+    if items is None:
+        raise ConfigurationError(
+            f"the input of a run is {_kind(given)}", code="invalid_argument", remedy="give a text, or a list of texts and media"
+        )
+    wrong = next((_kind(item) for item in items if not isinstance(item, str | Media)), None if items else "nothing")
+    if wrong is not None:
+        raise ConfigurationError(
+            f"the input of a run is a list with {wrong}",
+            code="invalid_argument",
+            remedy='give texts, `Image(…)` and `File(…)`: `["What is this?", Image("photo.png")]`',
+        )
+    text, media = composed(cast("Sequence[str | Media]", items))
+    for one in media:
+        if len(one.data) > limits.max_media_bytes:
+            raise ConfigurationError(
+                f"{one.ref().line} is larger than `Limits(max_media_bytes={limits.max_media_bytes:_})`",
+                code="media_too_large",
+                remedy="make it smaller, or raise the limit if the model takes more",
+            )
+    return text, media
 
 
 def check_context(context: Any) -> None:

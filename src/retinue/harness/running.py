@@ -1,7 +1,7 @@
 """Starting a run, going on with one, and what it gives back. `Agent` is the face; this is how it is done."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from retinue.harness.runtime import Runtime
 from retinue.harness.stored import plain_rules
 from retinue.harness.takeover import take_over
 from retinue.ids import check_scope_id, new_id
+from retinue.media import Media
 from retinue.rows import RunRow, ThreadKey, ThreadRow
 from retinue.states import RequestState, RunState
 
@@ -122,7 +123,7 @@ def _key(context: RuntimeContext | None) -> tuple[ThreadKey, bool]:
 
 async def begin(
     agent: "Agent",
-    text: str,
+    given: tuple[str, Sequence[Media]],
     context: RuntimeContext | None,
     *,
     viewer: Viewer | None,
@@ -131,7 +132,7 @@ async def begin(
     key: ThreadKey | None = None,
     output: OutputType | None = None,
 ) -> Started:
-    """Start a run on a new thread, or on one that is there.
+    """Start a run on a new thread, or on one that is there, on a text and the media that it has lines for.
 
     `acknowledged`: the input is durable before anything else happens (barrier 1 of M2); else it rides with the run's first
     commit.
@@ -145,7 +146,7 @@ async def begin(
     else:
         known = True
     definition = definition or agent.definition(context)
-    text = runtime.know_secrets(context).text(text)
+    text, media = runtime.know_secrets(context).text(given[0]), given[1]
     row = await runtime.ledger.thread(key) if known else None
     projection, generation, head, depth = Projection(), 1, 0, 0
     created: ThreadRow | None = None
@@ -185,7 +186,7 @@ async def begin(
     tree = _tree(agent, run_id, key, context, viewer, children=0)
     run = Run(tree, definition, run_row, projection, generation=generation, head=head, stored=False, output=output)
     run.is_root = True
-    stage_run(run, text, created=created, rules=plain_rules(agent.permissions))
+    stage_run(run, text, created=created, media=media, rules=plain_rules(agent.permissions))
     run.acknowledge = acknowledged
     runtime.trees[run_id] = tree
     tree.runs[run_id] = run

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from retinue.agent.projection import project
 from retinue.errors import UnknownId
 from retinue.events import Event, decode
+from retinue.media import Input
 from retinue.messages import Message
 from retinue.rows import ThreadKey, ThreadRow
 
@@ -51,8 +52,8 @@ class Thread:
         journal = await self._agent.runtime.ledger.journal(self.key)
         return [] if journal is None else [decode(record) for record in journal.own]
 
-    async def run(self, text: str, *, agent_id: str | None = None, output: Any = None) -> "RunResult":
-        """Go on with the conversation: by its default agent, or by another one for this run. `output`: see `Agent.run`.
+    async def run(self, text: Input, *, agent_id: str | None = None, output: Any = None) -> "RunResult":
+        """Go on with the conversation: by its default agent, or by another one for this run. `text`, `output`: see `Agent.run`.
 
         Raises:
             UnknownId: this agent does not have an agent of that id.

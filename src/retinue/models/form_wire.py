@@ -33,12 +33,17 @@ class FormWire(ChatWire):
 
     def __init__(self, profile: Profile) -> None:
         super().__init__(profile)
-        self.format = "form/1"
+        self.format = "/".join(("form/1", *profile.media))
+
+    @property
+    def shows_results(self) -> bool:
+        """Always: results are messages of a user in this wire."""
+        return True
 
     def encode(self, message: Message) -> bytes:
         """One message of the history. Calls and results are JSON inside a text, so that neither can be taken for words."""
         if isinstance(message, ToolResult):
-            told = {"result_of": message.name, "call": message.call.index + 1, "content": message.content}
+            told = {"result_of": message.name, "call": message.call.index + 1, "content": self.told_result(message)}
             return dumps({"role": "user", "content": dumps(told).decode()})
         if isinstance(message, AssistantMessage):
             return dumps({"role": "assistant", "content": _said(message)})

@@ -6,7 +6,7 @@ One pool of connections for a model and an event loop, made at the first call. N
 import os
 import random
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias, get_args
 from urllib.parse import urlsplit
@@ -16,10 +16,11 @@ import msgspec
 from retinue.clock import Clock, SystemClock
 from retinue.config import ChatClientConfig
 from retinue.errors import ConfigurationError
+from retinue.messages import Entry, MediaRef
 from retinue.models.connections import Connections
 from retinue.models.exchange import exchange
 from retinue.models.faults import Fault, Target
-from retinue.models.port import Delta, Emit, ModelAnswer, ModelRequest
+from retinue.models.port import Delta, Emit, LoadMedia, ModelAnswer, ModelRequest
 from retinue.models.prices import cost_of
 from retinue.models.profiles import KNOWN, Profile, is_loopback, known_at, where
 from retinue.models.proxies import NotAProxy, Proxy, proxy_for
@@ -65,11 +66,13 @@ class OpenAIChatModel:
         retries: How often a call that failed for a passing reason is tried again, as long as nothing was shown of it.
         clock: For waits and idle times.
         max_connections: Open at once to this model.
+        media: The media types that the model takes, as globs (`["image/*", "application/pdf"]`); left out, what is known of
+            the provider. It is told in a line of text of what it does not take.
         tool_mode: `schema` for a server whose own tool calling is unreliable but who holds a model to a JSON schema.
         jitter: Gives numbers from 0 to 1 that spread the waits.
 
     Raises:
-        ConfigurationError: `base_url` is not one, or `tool_mode` is neither.
+        ConfigurationError: `base_url` is not one, `tool_mode` is neither, or `media` is no list of media types.
     """
 
     def __init__(
@@ -88,9 +91,12 @@ class OpenAIChatModel:
         max_connections: int = 256,
         jitter: Callable[[], float] = random.random,
         tool_mode: ToolMode = "native",
+        media: Sequence[str] | None = None,
     ) -> None:
         self.name = name
         self.profile = _profile(_checked(base_url), provider, key_env)
+        if media is not None:
+            self.profile = replace(self.profile, media=_checked_media(media))
         self.provider = self.profile.provider
         self._api_key = api_key.reference if isinstance(api_key, SecretRef) else api_key
         self._headers = _checked_headers(headers or {})
@@ -118,6 +124,8 @@ class OpenAIChatModel:
 
     async def answer(self, request: ModelRequest, emit: Emit) -> ModelAnswer:
         """See `ChatModel`. A call that failed is tried again by itself only before the first delta."""
+        if request.media is not None:
+            await self._load(request, request.media)
         ask = self._asking(request)
         shown = False
 
@@ -150,6 +158,22 @@ class OpenAIChatModel:
             async with request.pause():
                 await self._clock.sleep(wait)
             attempt += 1
+
+    async def _load(self, request: ModelRequest, load: LoadMedia) -> None:
+        """Encode what holds pictures and files and is not encoded yet. All bytes are there before the first entry is encoded:
+        a fork that shares the entries may write them for another model meanwhile."""
+        wire, data = self._wire, dict[str, bytes]()
+
+        def due() -> Iterator[tuple[Entry, tuple[MediaRef, ...]]]:
+            for entry in request.history:
+                if entry.wire_format != wire.format and (wanted := wire.wanted(entry)):
+                    yield entry, wanted
+
+        while lacking := {ref.digest: ref for _, wanted in due() for ref in wanted if ref.digest not in data}:
+            for digest, ref in lacking.items():
+                data[digest] = await load(ref)
+        for entry, _ in due():
+            entry.wire, entry.wire_format = wire.encode_with(entry, data), wire.format
 
     def _asking(self, request: ModelRequest) -> "_Asking":
         """All that is sent, made once for all attempts.
@@ -233,6 +257,16 @@ def _checked_mode(mode: Any) -> ToolMode:
             remedy="it is `native` or `schema`",
         )
     return mode
+
+
+def _checked_media(media: Any) -> tuple[str, ...]:
+    if isinstance(media, str) or not all(isinstance(one, str) and "/" in one for one in media):
+        raise ConfigurationError(
+            f"`media` is {media!r:.60}, which is no list of media types",
+            code="invalid_argument",
+            remedy='write it like `["image/*", "application/pdf"]`',
+        )
+    return tuple(dict.fromkeys(one.lower() for one in media))
 
 
 def _wire(profile: Profile, mode: ToolMode) -> ChatWire:

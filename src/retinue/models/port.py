@@ -8,13 +8,14 @@ from typing import Any, Protocol, TypeAlias
 import msgspec
 
 from retinue.config import ChatClientConfig
-from retinue.messages import Entry, FinishReason, OutputSpec, ToolCall, Usage
+from retinue.messages import Entry, FinishReason, MediaRef, OutputSpec, ToolCall, Usage
 
 __all__ = [
     "ChatModel",
     "Delta",
     "Emit",
     "Envelope",
+    "LoadMedia",
     "ModelAnswer",
     "ModelRequest",
     "ReasoningDelta",
@@ -44,11 +45,19 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     wire: dict[str, Any] = {}
 
 
+LoadMedia: TypeAlias = Callable[[MediaRef], Awaitable[bytes]]
+"""Gives the bytes of a picture or a file.
+
+Raises:
+    LedgerError: they cannot be read."""
+
+
 class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Envelope, history, tail. `tail` is volatile text after the conversation. `tools_allowed` False asks for text only:
     the tools stay in the envelope, so that the prefix does not move. `output` is the form that the final text must have:
     a model is told of it after the conversation, as its provider knows how, for the prefix must not move for it either.
-    `async with request.pause():` is for a wait that is no work, as before a retry: others may work meanwhile (M9)."""
+    `async with request.pause():` is for a wait that is no work, as before a retry: others may work meanwhile (M9).
+    `await request.media(ref)` gives the bytes of a picture or a file of the history; None where it holds none."""
 
     envelope: Envelope
     history: Sequence[Entry]
@@ -60,6 +69,7 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     tools_allowed: bool = True
     output: OutputSpec | None = None
     pause: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
+    media: LoadMedia | None = None
 
 
 class TextDelta(msgspec.Struct, frozen=True, gc=False):

@@ -4,10 +4,13 @@ A provider that is not in the table works too: its profile is `Profile(name, bas
 """
 
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from ipaddress import IPv6Address, ip_address
 from types import MappingProxyType
 from typing import Final, Literal
 from urllib.parse import urlsplit
+
+from retinue.media import IMAGE_TYPES, PDF
 
 __all__ = ["KNOWN", "Profile", "is_loopback", "known_at", "where"]
 
@@ -24,6 +27,9 @@ class Profile:
 
     `output` is how it is told of the form of an answer: `enforced` also beside tools; `alone` where no tool can be called,
     and always in words (its decoder would keep a model from calling tools, and does not show it the schema); `words` only.
+
+    `media` are the media types that its models take, as globs; what is not among them is told in a line of text. Empty where
+    it depends on the model.
     """
 
     provider: str
@@ -37,6 +43,11 @@ class Profile:
     echo_reasoning: bool = True
     prices: str | None = None
     output: Literal["enforced", "alone", "words"] = "alone"
+    media: tuple[str, ...] = ()
+
+    def takes(self, media_type: str) -> bool:
+        """Whether its models take such a part."""
+        return any(fnmatchcase(media_type, one) for one in self.media)
 
 
 def _hosted(
@@ -45,9 +56,10 @@ def _hosted(
     key_env: str,
     prices: str | None = None,
     output: Literal["enforced", "alone", "words"] = "words",
+    media: tuple[str, ...] = (),
 ) -> Profile:
     """A hosted provider. By default nothing is enforced: whether a schema is taken depends on the model behind it."""
-    return Profile(provider, base_url, key_env, needs_key=True, prices=prices or provider, output=output)
+    return Profile(provider, base_url, key_env, needs_key=True, prices=prices or provider, output=output, media=media)
 
 
 KNOWN: Final = MappingProxyType(
@@ -62,6 +74,7 @@ KNOWN: Final = MappingProxyType(
                 max_tokens_key="max_completion_tokens",
                 prices="openai",
                 output="enforced",
+                media=(*IMAGE_TYPES, PDF),
             ),
             Profile(
                 "mistral",
@@ -73,6 +86,7 @@ KNOWN: Final = MappingProxyType(
                 stream_usage=False,  # it sends usage unasked and refuses keys that it does not know
                 echo_reasoning=False,
                 prices="mistral",
+                media=IMAGE_TYPES,
             ),
             Profile(
                 "groq",
@@ -84,11 +98,18 @@ KNOWN: Final = MappingProxyType(
                 prices="groq",
                 output="words",  # a schema is taken by some of its models only, and not in a stream
             ),
-            _hosted("anthropic", "https://api.anthropic.com/v1", "ANTHROPIC_API_KEY"),
+            _hosted("anthropic", "https://api.anthropic.com/v1", "ANTHROPIC_API_KEY", media=IMAGE_TYPES),
             _hosted("cerebras", "https://api.cerebras.ai/v1", "CEREBRAS_API_KEY", output="alone"),
             _hosted("deepseek", "https://api.deepseek.com/v1", "DEEPSEEK_API_KEY"),
             _hosted("fireworks", "https://api.fireworks.ai/inference/v1", "FIREWORKS_API_KEY", output="alone"),
-            _hosted("gemini", "https://generativelanguage.googleapis.com/v1beta/openai", "GEMINI_API_KEY", "google", "alone"),
+            _hosted(
+                "gemini",
+                "https://generativelanguage.googleapis.com/v1beta/openai",
+                "GEMINI_API_KEY",
+                "google",
+                "alone",
+                IMAGE_TYPES,
+            ),
             _hosted("moonshot", "https://api.moonshot.ai/v1", "MOONSHOT_API_KEY", "moonshotai"),
             _hosted("openrouter", "https://openrouter.ai/api/v1", "OPENROUTER_API_KEY"),
             _hosted("together", "https://api.together.xyz/v1", "TOGETHER_API_KEY"),

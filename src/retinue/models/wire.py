@@ -14,7 +14,8 @@ import msgspec
 
 from retinue.config import ChatClientConfig
 from retinue.errors import ConfigurationError
-from retinue.messages import AssistantMessage, Entry, Message, ToolCall, ToolResult, UserMessage
+from retinue.messages import AssistantMessage, Entry, MediaRef, Message, ToolCall, ToolResult, UserMessage
+from retinue.models.media_parts import Data, content_of, shown_results, told
 from retinue.models.output import output_words, response_format
 from retinue.models.port import Emit, Envelope, ModelRequest, ToolSpec
 from retinue.models.profiles import Profile
@@ -50,17 +51,49 @@ class ChatWire:
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
-        self.format = f"chat/{profile.provider}"
+        self.format = "/".join(("chat", profile.provider, *profile.media))
         self._id: Callable[[str], str] = _short_id if profile.short_ids else _plain_id
 
     def encode(self, message: Message) -> bytes:
-        """One message of the history."""
+        """One message of the history, with a line of text for each of its pictures and files."""
         if isinstance(message, UserMessage):
-            return dumps({"role": "user", "content": _filled(message.text, "(empty message)")})
+            text = told(message.text, message.parts, self._why_not) if message.parts else message.text
+            return dumps({"role": "user", "content": _filled(text, "(empty message)")})
         if isinstance(message, ToolResult):
-            content = _filled(message.content, "(no output)")
+            content = _filled(self.told_result(message), "(no output)")
             return dumps({"role": "tool", "tool_call_id": self._id(message.call_id), "content": content})
         return dumps(self._assistant(message))
+
+    def wanted(self, entry: Entry) -> tuple[MediaRef, ...]:
+        """The pictures and files that are sent with an entry: what a user gave, or after a batch what its calls gave."""
+        message = entry.message
+        parts = message.parts if isinstance(message, UserMessage) else ()
+        if entry.shows and self.shows_results:
+            parts = tuple(ref for result in entry.shows for ref in result.parts)
+        return tuple(ref for ref in parts if self.profile.takes(ref.media_type))
+
+    def encode_with(self, entry: Entry, data: Data) -> bytes:
+        """An entry with the bytes that it wants. After a batch of calls that is two messages: no part may stand in a result."""
+        message = entry.message
+        if isinstance(message, UserMessage):
+            return dumps({"role": "user", "content": content_of(message.text, message.parts, data, self._why_not)})
+        return self.encode(message) + b"," + dumps({"role": "user", "content": shown_results(entry.shows, data)})
+
+    @property
+    def shows_results(self) -> bool:
+        """Whether a user message may follow results, for what they show."""
+        return self.profile.tail != "join"
+
+    def told_result(self, message: ToolResult) -> str:
+        """The text of a result, which says of each part that is not shown why."""
+        if not message.parts:
+            return message.content
+        return told(message.content, message.parts, self._why_not if self.shows_results else _not_of_tools)
+
+    def _why_not(self, ref: MediaRef) -> str:
+        if self.profile.takes(ref.media_type):
+            return ""
+        return "this model takes no images" if ref.what == "image" else f"this model takes no {ref.media_type}"
 
     def _assistant(self, message: AssistantMessage) -> dict[str, Any]:
         ours = message.provider == self.profile.provider
@@ -160,7 +193,7 @@ class ChatWire:
             if isinstance(last, ToolResult):
                 joined = msgspec.structs.replace(last, content=f"{last.content}\n\n{text}")
                 return history[:-1], self.encode(joined)
-            if isinstance(last, UserMessage):
+            if isinstance(last, UserMessage) and not last.parts:
                 return history[:-1], self.encode(msgspec.structs.replace(last, text=f"{last.text}\n\n{text}"))
         return history, dumps({"role": "user", "content": text})
 
@@ -182,6 +215,10 @@ def body_of(wire: ChatWire, request: ModelRequest, model: str) -> bytes:
     # One join copies the history once; it may be a megabyte.
     parts[-1] += wire.ending(request, stub=stub)
     return b",".join(parts)
+
+
+def _not_of_tools(ref: MediaRef) -> str:
+    return f"this model takes no {ref.what}s from tools"
 
 
 def _function(tool: ToolSpec) -> dict[str, Any]:

@@ -29,6 +29,7 @@ def fork_projection(parent: Projection, policy: SubAgentContextPolicy) -> Projec
         projection.call_ids = parent.call_ids - {call.id for call in batch.message.calls}
         projection.state = dict(batch.state)
         projection.cut = parent.cut
+        projection.media = parent.media
         projection.size = parent.size
     return projection
 

@@ -4,6 +4,7 @@ What each of them means, and who says so, stands beside its rule.
 """
 
 import re
+from base64 import b64decode
 from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeAlias, cast
 
@@ -27,6 +28,9 @@ __all__ = [
     "check_last",
     "check_messages",
     "check_model",
+    "check_part_data",
+    "check_part_form",
+    "check_part_place",
     "check_ranges",
     "check_roles",
     "check_short_ids",
@@ -219,6 +223,86 @@ def check_content(messages: Messages, body: Body) -> str | None:
         if not allowed:
             return f"messages[{place}].content: expected a string or an array of parts"
     return None
+
+
+_PARTS: Final = {"text": str, "image_url": dict, "file": dict, "refusal": str, "input_audio": dict}
+"""The types of content parts, with what each holds under its own name."""
+_PART_PLACES: Final = {"user": ("text", "image_url", "file", "input_audio"), "assistant": ("text", "refusal")}
+"""Who may say which; all others text only."""
+_DATA_URL: Final = re.compile(r"data:([a-z0-9.+-]+/[a-z0-9.+-]+);base64,(.*)", re.DOTALL)
+_IMAGES: Final = {"image/png": b"\x89PNG", "image/jpeg": b"\xff\xd8\xff", "image/gif": b"GIF8", "image/webp": b"RIFF"}
+
+
+def _every_part(messages: Messages) -> Iterator[tuple[str, Any, dict[str, Any]]]:
+    """Each part of each content: its place, the role, the part."""
+    for place, message in enumerate(messages):
+        content: Any = message.get("content")
+        for number, part in enumerate(cast("list[Any]", content) if isinstance(content, list) else []):
+            fields = cast("dict[str, Any]", part) if isinstance(part, dict) else {}
+            yield f"messages[{place}].content[{number}]", message.get("role"), fields
+
+
+def check_part_form(messages: Messages, body: Body) -> str | None:
+    for place, _role, part in _every_part(messages):
+        kind = part.get("type")
+        if kind not in _PARTS:
+            return f"{place}.type: `{kind}` is not one of {', '.join(_PARTS)}"
+        if not isinstance(part.get(kind), _PARTS[kind]):
+            return f"{place}: missing required parameter: '{kind}'"
+    return None
+
+
+def check_part_place(messages: Messages, body: Body) -> str | None:
+    for place, role, part in _every_part(messages):
+        kind = part.get("type")
+        if kind in _PARTS and kind not in _PART_PLACES.get(str(role), ("text",)):
+            return f"{place}: a part of type `{kind}` is not allowed in a message of role '{role}'"
+    return None
+
+
+def check_part_data(messages: Messages, body: Body) -> str | None:
+    for place, _role, part in _every_part(messages):
+        kind = str(part.get("type"))
+        inner: dict[str, Any] = part[kind] if isinstance(part.get(kind), dict) else {}
+        wrong = None
+        if kind == "image_url" and inner:
+            wrong = _wrong_image(inner.get("url"))
+        elif kind == "file" and inner and "file_id" not in inner:
+            wrong = _wrong_file(inner)
+        elif kind in ("image_url", "file") and not inner and isinstance(part.get(kind), dict):
+            wrong = "is empty"
+        if wrong is not None:
+            return f"{place}.{kind}: {wrong}"
+    return None
+
+
+def _wrong_image(url: Any) -> str | None:
+    if isinstance(url, str) and url.startswith(("https://", "http://")):
+        return None
+    kind, data = _decoded(url)
+    if kind not in _IMAGES:
+        return f"expected a URL or a data URL of {', '.join(_IMAGES)}, got `{str(url)[:40]}`"
+    return None if data.startswith(_IMAGES[kind]) else "the image data you provided does not represent a valid image"
+
+
+def _wrong_file(part: dict[str, Any]) -> str | None:
+    if not isinstance(part.get("filename"), str) or not part["filename"]:
+        return "missing required parameter: 'filename'"
+    kind, data = _decoded(part.get("file_data"))
+    if kind != "application/pdf":
+        return f"expected a data URL of application/pdf, got `{str(part.get('file_data'))[:40]}`"
+    return None if b"%PDF-" in data[:1024] else "the file data you provided is not a PDF"
+
+
+def _decoded(url: Any) -> tuple[str, bytes]:
+    """Media type and bytes of a data URL; nothing for what is none."""
+    found = _DATA_URL.fullmatch(url) if isinstance(url, str) else None
+    if found is None:
+        return "", b""
+    try:
+        return found[1], b64decode(found[2], validate=True)
+    except ValueError:
+        return found[1], b""
 
 
 def check_surrogates(messages: Messages, body: Body) -> str | None:

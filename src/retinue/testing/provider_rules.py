@@ -25,6 +25,8 @@ class Rule:
 
 
 OPENAI_CREATE: Final = "OpenAI API reference, Create chat completion (platform.openai.com/docs/api-reference/chat/create)"
+OPENAI_IMAGES: Final = "OpenAI guide, Images and vision (platform.openai.com/docs/guides/images-vision)"
+OPENAI_FILES: Final = "OpenAI guide, File inputs (platform.openai.com/docs/guides/pdf-files)"
 OPENAI_TOOLS: Final = "OpenAI guide, Function calling (platform.openai.com/docs/guides/function-calling)"
 ANTHROPIC_TOOLS: Final = "Anthropic docs, Handle tool calls (platform.claude.com/docs/en/agents-and-tools/tool-use)"
 ANTHROPIC_ERRORS: Final = "Anthropic docs, Errors, common validation errors (platform.claude.com/docs/en/api/errors)"
@@ -53,6 +55,10 @@ _TOOL: Final[dict[str, Any]] = {
 }
 
 
+def _image(data: str = "iVBORw0KGgo=", media_type: str = "image/png") -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": f"data:{media_type};base64,{data}"}}
+
+
 def _form(schema: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema} | more}
 
@@ -68,7 +74,13 @@ GOOD: Final[Body] = _body(
     _result("a1"),
     _result("a2", ""),
     {"role": "assistant", "content": "Done."},
-    _user([{"type": "text", "text": "Again."}]),
+    _user(
+        [
+            {"type": "text", "text": "Again, with what is shown here."},
+            _image(),
+            {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,JVBERi0xLjQK"}},
+        ]
+    ),
     _calling(_call("b1", name="gone")),
     _result("b1"),
     stream=True,
@@ -199,6 +211,27 @@ RULES: Final[Sequence[Rule]] = (
         source=OPENAI_CREATE,
         check=checks.check_content,
         refused=_body(_user(), _calling(_call("a")), _result("a", {"sum": 3})),
+    ),
+    Rule(
+        id="part_form",
+        text="a part of a content is of a known type, and holds what its type names",
+        source=OPENAI_CREATE,
+        check=checks.check_part_form,
+        refused=_body(_user([{"type": "text", "text": "Look."}, {"type": "image", "image": "iVBORw0KGgo="}])),
+    ),
+    Rule(
+        id="part_place",
+        text="pictures and files stand in messages of a user only",
+        source=f"{OPENAI_CREATE}: a tool message takes text parts",
+        check=checks.check_part_place,
+        refused=_body(_user(), _calling(_call("a")), _result("a", [_image()])),
+    ),
+    Rule(
+        id="part_data",
+        text="a picture is a PNG, JPEG, GIF or WebP as its data URL says, a file a PDF with a name; neither is empty",
+        source=f"{OPENAI_IMAGES}; {OPENAI_FILES}",
+        check=checks.check_part_data,
+        refused=_body(_user([{"type": "text", "text": "Look."}, _image("")])),
     ),
     Rule(
         id="lone_surrogate",

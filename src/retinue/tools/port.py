@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 import msgspec
 
 from retinue.config import Verdict
+from retinue.media import Media
 from retinue.messages import CallRef
 from retinue.models.port import ToolSpec
 from retinue.secrets import SecretRef
@@ -59,11 +60,13 @@ class ToolFlags(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolOutput(msgspec.Struct, frozen=True, kw_only=True):
-    """What a call gave: the text for the model, and how it ended."""
+    """What a call gave: the text for the model, and how it ended. `media` are pictures and files; the text has their lines
+    (`retinue.media.composed`)."""
 
     content: str
     status: ResultStatus = ResultStatus.OK
     metadata: dict[str, Any] = {}
+    media: tuple[Media, ...] = ()
 
 
 class ToolContext:

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import date, datetime, time, timedelta
 from enum import Enum
@@ -11,6 +11,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from retinue.media import Media, composed
 from retinue.tools.errors import ToolError
 from retinue.tools.port import ToolOutput
 
@@ -42,14 +43,29 @@ def bounded(text: str, limit: int) -> str:
 
 
 def result_of(value: object) -> ToolOutput:
-    """The output of a call that returned `value`: texts as they are, other values as JSON."""
+    """The output of a call that returned `value`: texts as they are, other values as JSON, media beside the text."""
     if isinstance(value, ToolOutput):
         return msgspec.structs.replace(value, content=clean_text(value.content) or NO_OUTPUT)
     if value is None:
         return ToolOutput(content=NO_OUTPUT)
+    items = _with_media(value)
+    if items:
+        content, media = composed(item if isinstance(item, Media) else _text(item) for item in items if item is not None)
+        return ToolOutput(content=content, media=media)
+    return ToolOutput(content=_text(value) or NO_OUTPUT)
+
+
+def _with_media(value: object) -> Sequence[object]:
+    """The items of a value that is or holds pictures and files to be shown; nothing for any other."""
+    if isinstance(value, Media):
+        return (value,)
+    items = cast("Sequence[object]", value) if isinstance(value, list | tuple) else ()
+    return items if any(isinstance(item, Media) for item in items) else ()
+
+
+def _text(value: object) -> str:
     plain = _plain(value, ())
-    text = plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
-    return ToolOutput(content=text or NO_OUTPUT)
+    return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
 
 
 def error_text(tool: str, error: BaseException) -> str:
@@ -81,6 +97,8 @@ def _plain(value: Any, above: tuple[int, ...]) -> Any:
             return value.isoformat()
         case timedelta():
             return str(value)
+        case Media():
+            return value.ref().told("shown only where a tool returns it alone or in a list")
         case _:
             return _plain_container(value, above)
 

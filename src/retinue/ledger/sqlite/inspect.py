@@ -15,10 +15,11 @@ import msgspec
 
 from retinue.damage import UNREADABLE
 from retinue.errors import LedgerUnavailable
-from retinue.events import RunStartedEvent, ToolCallResultEvent, decode
+from retinue.events import MessageEvent, RunStartedEvent, ToolCallResultEvent, decode
 from retinue.ledger.sqlite.faults import unavailable
 from retinue.ledger.sqlite.filesystem import filesystem_type, refuse_network
 from retinue.ledger.sqlite.schema import APPLICATION_ID, MIGRATIONS
+from retinue.messages import UserMessage
 from retinue.ops import Record
 from retinue.rows import InvocationRow, Mail, OwnerRow, RequestRow, RunRow, ThreadKey, ThreadRow
 
@@ -181,7 +182,9 @@ def _records(database: sqlite3.Connection) -> Iterator[Finding]:
         if isinstance(event, RunStartedEvent) and event.envelope_hash:
             wanted = [event.envelope_hash]
         elif isinstance(event, ToolCallResultEvent):
-            wanted = [blob.digest for blob in event.blobs]
+            wanted = [ref.digest for ref in (*event.blobs, *event.parts)]
+        elif isinstance(event, MessageEvent) and isinstance(event.message, UserMessage):
+            wanted = [ref.digest for ref in event.message.parts]
         missing.update((digest, place) for digest in wanted if digest not in blobs)
     for digest, place in missing.items():
         yield _damage("missing_blob", f"{place} refers to the blob `{digest[:12]}…`, which is not there")
