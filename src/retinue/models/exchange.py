@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import urljoin, urlsplit
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["exchange"]
 
 _LONGEST_ERROR: Final = 64 * 1024
+_LARGE: Final = 1024 * 1024
+"""Bytes of a body that are handed over in one go."""
 _DRAIN: Final = 0.25
 """Seconds to wait for the end of a response after its `[DONE]`, so that the connection can be used again."""
 
@@ -42,7 +45,8 @@ async def exchange(
 
     reader = _Reader(emit, clock, secrets, f"the proxy `{proxy.place}`: " if proxy is not None else "")
     # Redirects are never followed: the request carries the key and the conversation.
-    post = pool.session.post(url, data=body, headers=headers, allow_redirects=False, proxy=proxy.url if proxy else None)
+    sent = body if len(body) <= _LARGE else BytesIO(body)  # in pieces, so that others get their turn
+    post = pool.session.post(url, data=sent, headers=headers, allow_redirects=False, proxy=proxy.url if proxy else None)
     try:
         async with pool.watches.watch() as watch, post as response:
             watch.touch()
