@@ -33,6 +33,7 @@ from retinue.ledger.port import Ledger
 from retinue.ledger.sqlite.inspect import inspect
 from retinue.messages import Message, ToolResult, UserMessage
 from retinue.ops import Append, PutBlob
+from retinue.rows import ThreadKey
 from retinue.testing import (
     Recorded,
     RecordingLedger,
@@ -346,6 +347,21 @@ async def test_a_fork_sees_what_its_parent_saw_and_a_delegation_passes_text(ledg
         assert grows(provider, "parent")
 
 
+@pytest.mark.parametrize("eyes", ["parent", "child"])
+async def test_a_fork_sees_with_its_own_eyes(ledger: Any, eyes: str) -> None:
+    script = {"parent": [calls(("screenshot", {})), calls(("child", {"input": "x"})), "Done."], "child": ["ok"]}
+    async with StrictProvider(script) as provider:
+        models = {name: provider.model(media=ALL if name == eyes else ()) for name in ("parent", "child")}
+        async with Runtime(ledger=ledger, models=models) as runtime:
+            child = SubAgent("child", "Helps.", instructions="Help.", surface="tool", context_policy="fork", model="child")
+            agent = Agent("parent", model="parent", tools=[screenshot], subagents=[child], permissions=ALLOW, runtime=runtime)
+            await agent.run(QUESTION, context=HERE)
+            assert len(provider.requests) == 4
+            for request in provider.requests[1:]:
+                assert len(seen(request)) == (3 if request.agent == eyes else 0)
+            assert grows(provider, "parent")
+
+
 async def test_a_fork_that_a_middleware_made_shorter_sees_what_it_holds(ledger: Any) -> None:
     class Shorter(Middleware):
         async def before_fork_commit(self, fork: Fork) -> None:
@@ -451,6 +467,17 @@ async def test_bytes_that_are_lost_are_damage_which_is_named_and_leaves_the_run_
             (run,) = [run for run in await agent.runtime.ledger.runs() if not run.state.terminal]
             assert (await agent.resume(run.run_id)).status == "completed"
             assert seen(provider.requests[-1]) == [PNG, PDF]
+
+
+async def test_what_is_kept_of_a_thread_counts_its_bytes() -> None:
+    async with StrictProvider() as provider, Runtime() as runtime:
+        agent = Agent("a", model=provider.model(media=ALL), runtime=runtime)
+        await agent.run(["Look.", Image(PNG + bytes(30_000))], context=HERE)
+        row = await runtime.ledger.thread(ThreadKey("", "s", "main"))
+        assert row is not None
+        kept = runtime.services.projections.take(row)
+        assert kept is not None
+        assert kept.size > 40_000  # as they are sent
 
 
 async def test_a_secret_in_a_name_is_redacted_and_bytes_are_not_looked_into(ledger: Any) -> None:

@@ -8,9 +8,10 @@ from typing import Any, Final
 import msgspec
 import pytest
 
+from retinue.errors import ConfigurationError
 from retinue.messages import AssistantMessage, CallRef, Entry, MediaRef, Message, ToolCall, ToolResult, UserMessage
+from retinue.models import OpenAIChatModel, reference_of, resolve_model
 from retinue.models.form_wire import FormWire
-from retinue.models.openai import OpenAIChatModel
 from retinue.models.port import ModelRequest
 from retinue.models.profiles import KNOWN, Profile
 from retinue.models.wire import ChatWire, body_of
@@ -237,7 +238,37 @@ async def test_bytes_are_asked_for_once_and_two_models_on_one_history_send_each_
 
 @pytest.mark.parametrize("media", ["image/*", ["image"], [7]])
 def test_media_of_a_model_are_a_list_of_types(media: Any) -> None:
-    from retinue import ConfigurationError
-
     with pytest.raises(ConfigurationError, match="no list of media types"):
         OpenAIChatModel("m", media=media)
+
+
+@pytest.mark.parametrize(
+    ("text", "reference", "media"),
+    [
+        ("http://127.0.0.1:8080/v1?media=image/*#a", "http://127.0.0.1:8080/v1?media=image/*#a", ("image/*",)),
+        ("http://127.0.0.1:8080/v1?media=image/*#a?media=", "http://127.0.0.1:8080/v1#a", ()),
+        (
+            "ollama:llama3.2:3b?media=image/*,application/pdf&tool_mode=schema",
+            "ollama:llama3.2:3b?tool_mode=schema&media=image/*,application/pdf",
+            ALL,
+        ),
+        ("openai:gpt-5", "openai:gpt-5", KNOWN["openai"].media),
+        ("openai:gpt-3.5-turbo?media=", "openai:gpt-3.5-turbo?media=", ()),
+    ],
+)
+def test_a_reference_says_what_the_model_takes(text: str, reference: str, media: tuple[str, ...]) -> None:
+    model = resolve_model(text)
+    assert isinstance(model, OpenAIChatModel)
+    assert reference_of(model) == reference
+    assert model.profile.media == media
+    again = resolve_model(reference)
+    assert isinstance(again, OpenAIChatModel)
+    assert (again.profile, again.tool_mode, again.name) == (model.profile, model.tool_mode, model.name)
+    bare = resolve_model("b", parent_provider=reference)
+    assert isinstance(bare, OpenAIChatModel)
+    assert bare.profile.media == media
+
+
+def test_an_unknown_option_of_a_model_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="the option `seed`"):
+        resolve_model("ollama:a?media=image/*&seed=1")

@@ -117,10 +117,13 @@ class OpenAIChatModel:
     def reference(self) -> str:
         """The text that `resolve_model` makes this model of: `openai:gpt-5`, `http://127.0.0.1:8080/v1#name`."""
         known = KNOWN.get(self.provider)
-        mode = "" if self.tool_mode == "native" else f"?tool_mode={self.tool_mode}"
+        options = [] if self.tool_mode == "native" else [f"tool_mode={self.tool_mode}"]
+        if self.profile.media != (() if known is None else known.media):
+            options.append(f"media={','.join(self.profile.media)}")
+        query = f"?{'&'.join(options)}" if options else ""
         if known is not None and known.base_url == self.profile.base_url:
-            return f"{self.provider}:{self.name}{mode}"
-        return f"{self.profile.base_url}{mode}#{self.name}"
+            return f"{self.provider}:{self.name}{query}"
+        return f"{self.profile.base_url}{query}#{self.name}"
 
     async def answer(self, request: ModelRequest, emit: Emit) -> ModelAnswer:
         """See `ChatModel`. A call that failed is tried again by itself only before the first delta."""

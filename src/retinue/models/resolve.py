@@ -1,11 +1,12 @@
 """From the text that names a model to the model. Never a silent fall-back: what cannot be resolved is an error (A-18)."""
 
+import re
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias, cast
+from typing import Any, Final, TypeAlias
 
 from retinue.clock import Clock
 from retinue.errors import ConfigurationError
-from retinue.models.openai import OpenAIChatModel, ToolMode
+from retinue.models.openai import OpenAIChatModel
 from retinue.models.port import ChatModel
 from retinue.models.profiles import KNOWN, Profile, is_loopback
 from retinue.models.scripted import ScriptedModel
@@ -22,8 +23,8 @@ Registered: TypeAlias = Mapping[str, ChatModel | str | Callable[[], ChatModel]]
 _FORMS = (
     "`provider:name` (like `openai:gpt-5`), a URL (`http://127.0.0.1:8080/v1#name`), `scripted:file.json`, or a registered name"
 )
-_MODE = "?tool_mode="
-"""What follows the name, or the URL before `#`, for a server whose own tool calling is unreliable: `?tool_mode=schema`."""
+_OPTIONS: Final = re.compile(r"\?((?:tool_mode|media)=.*)", re.DOTALL)
+"""What may follow the name, or the URL before `#`: `?tool_mode=schema&media=image/*,application/pdf`."""
 
 
 def resolve_model(
@@ -38,7 +39,7 @@ def resolve_model(
 
     Args:
         text: `provider:name`, a URL with the model's name after `#`, `scripted:<path>`, or a bare name. Name and URL may be
-            followed by `?tool_mode=schema` (see `OpenAIChatModel`).
+            followed by `?tool_mode=schema` and `?media=image/*` (both: `?tool_mode=schema&media=…`; see `OpenAIChatModel`).
         registered: Bare names that the application has given to models. Looked up first.
         parent_provider: Who serves the parent's model: a bare name that is not registered is a model of theirs. Either a
             provider's name, or the reference of the parent's model.
@@ -81,14 +82,26 @@ def _registered(name: str, names: Registered, clock: Clock | None) -> ChatModel:
 
 
 def _of(profile: Profile, text: str, clock: Clock | None) -> ChatModel:
-    name, mode = _split_mode(text)
-    return OpenAIChatModel(name, base_url=profile.base_url, provider=profile.provider, clock=clock, tool_mode=mode)
+    name, options = _split_options(text)
+    return OpenAIChatModel(name, base_url=profile.base_url, provider=profile.provider, clock=clock, **options)
 
 
-def _split_mode(text: str) -> tuple[str, ToolMode]:
-    """A name or a URL, and the mode that follows it; the model refuses one that it does not know."""
-    name, asked, mode = text.partition(_MODE)
-    return (name, cast("ToolMode", mode)) if asked else (text, "native")
+def _split_options(text: str) -> tuple[str, dict[str, Any]]:
+    """A name or a URL, and the options that follow it; the model refuses values that it does not know."""
+    found = _OPTIONS.search(text)
+    if found is None:
+        return text, {}
+    options: dict[str, Any] = {}
+    for option in found[1].split("&"):
+        name, _, value = option.partition("=")
+        if name not in ("tool_mode", "media"):
+            raise ConfigurationError(
+                f"model `{text.rpartition('@')[2]}` has the option `{name}`, which is not known",
+                code="unknown_model",
+                remedy="the options are `tool_mode=schema` and `media=image/*,application/pdf`",
+            )
+        options[name] = [one for one in value.split(",") if one] if name == "media" else value
+    return text[: found.start()], options
 
 
 def _at_url(text: str, url_keys: bool, clock: Clock | None) -> ChatModel:
@@ -99,11 +112,10 @@ def _at_url(text: str, url_keys: bool, clock: Clock | None) -> ChatModel:
             code="unknown_model",
             remedy="add the name after `#`, like `http://127.0.0.1:8080/v1#name`",
         )
-    base_url, mode = _split_mode(base_url)
-    if _MODE in name:  # the model's own beats the server's
-        name, mode = _split_mode(name)
+    base_url, options = _split_options(base_url)
+    name, own = _split_options(name)
     key_env = URL_KEY_ENV if url_keys else None
-    return OpenAIChatModel(name, base_url=base_url, key_env=key_env, clock=clock, tool_mode=mode)
+    return OpenAIChatModel(name, base_url=base_url, key_env=key_env, clock=clock, **(options | own))  # its own beat the server's
 
 
 def _parent(parent: str, name: str, url_keys: bool, clock: Clock | None) -> ChatModel | None:
@@ -120,7 +132,8 @@ def _parent(parent: str, name: str, url_keys: bool, clock: Clock | None) -> Chat
         return None
     if parent.startswith(("http://", "https://")):
         return _at_url(f"{base_url}#{name}", url_keys, clock)
-    own = name if _MODE in name or _MODE not in parent else f"{name}{_MODE}{parent.partition(_MODE)[2]}"
+    options = _OPTIONS.search(parent)
+    own = name if options is None or _OPTIONS.search(name) else f"{name}{options[0]}"
     return _of(KNOWN[parent.partition(":")[0]], own, clock)
 
 
