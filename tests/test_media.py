@@ -145,6 +145,13 @@ def test_what_is_too_large_leaves_a_line_that_says_so() -> None:
     assert left.splitlines()[2] == "[image l.png, 126 bytes: left out, over the 20 bytes of `Limits(max_media_bytes=…)`]"
 
 
+def test_what_has_no_line_is_given_one() -> None:
+    image = Image(PNG, name="s.png")
+    assert within("Look.", [image], 20) == (f"Look.\n{image.ref().line}", (image,))
+    assert within("", [image], 20) == (image.ref().line, (image,))
+    assert within("", [image], 5)[0].startswith("[image s.png, 14 bytes: left out")
+
+
 def _values() -> list[Any]:
     return [Image(PNG), File(PDF)]
 

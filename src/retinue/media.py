@@ -133,14 +133,16 @@ def placed(text: str, refs: Iterable[MediaRef]) -> list[str | MediaRef]:
 
 
 def within(text: str, media: Iterable[Media], limit: int) -> tuple[str, tuple[Media, ...]]:
-    """What a tool gave without what is larger than `limit` bytes: its line says so."""
+    """What a tool gave without what is larger than `limit` bytes: its line says so. Each has a line then, whoever wrote it."""
     kept: list[Media] = []
     for one in media:
+        ref, line = one.ref(), one.ref().line
+        if line not in text:
+            text = f"{text}\n{line}" if text else line
         if len(one.data) <= limit:
             kept.append(one)
         else:
-            ref = one.ref()
-            text = text.replace(ref.line, ref.told(f"left out, over the {limit:,} bytes of `Limits(max_media_bytes=…)`"), 1)
+            text = text.replace(line, ref.told(f"left out, over the {limit:,} bytes of `Limits(max_media_bytes=…)`"), 1)
     return text, tuple(kept)
 
 

@@ -30,6 +30,7 @@ from retinue.agent.ports import CallOutcome
 from retinue.harness.care import delete_threads, purge_threads
 from retinue.ledger.memory import MemoryLedger
 from retinue.ledger.port import Ledger
+from retinue.ledger.sqlite import SqliteLedger
 from retinue.ledger.sqlite.inspect import inspect
 from retinue.messages import Message, ToolResult, UserMessage
 from retinue.ops import Append, PutBlob
@@ -38,6 +39,8 @@ from retinue.testing import (
     Recorded,
     RecordingLedger,
     RecordingModel,
+    RecordModel,
+    ReplayModel,
     SharedStore,
     StrictProvider,
     assert_valid_transcript,
@@ -377,11 +380,12 @@ async def test_a_fork_that_a_middleware_made_shorter_sees_what_it_holds(ledger: 
 # What is stored
 
 
-async def test_a_killed_run_is_resumed_with_the_same_bytes() -> None:
+async def test_a_killed_run_is_resumed_with_the_same_bytes(ledger: Any) -> None:
     script = [calls(("picture", {})), calls(("screenshot", {})), "Done."]
     async with StrictProvider(script) as provider:
+        resumed = 0
         for commit in range(1, 5):
-            store = SharedStore(MemoryLedger())
+            store = SharedStore(MemoryLedger() if ledger == "memory" else SqliteLedger(f"{ledger}-{commit}"))
             await store.ledger.open()
             first, before = store.process(), len(provider.requests)
             first.kill_at(commit, "after")
@@ -395,6 +399,7 @@ async def test_a_killed_run_is_resumed_with_the_same_bytes() -> None:
             first.on_death = lambda task=task: void(task.cancel())
             await asyncio.wait([task])
             if not (left := await store.ledger.runs(roots_only=True)) or left[0].state.terminal:
+                await store.ledger.close()
                 continue
             second = agent(store.process().ledger)
             result = await second.resume(left[0].run_id)
@@ -406,6 +411,9 @@ async def test_a_killed_run_is_resumed_with_the_same_bytes() -> None:
             assert seen(provider.requests[-1]) == [PNG, SHOT.data, SHOT.data, PDF]
             assert provider.refused == []
             await second.runtime.close()
+            await store.ledger.close()
+            resumed += 1
+        assert resumed >= 2
 
 
 async def test_bytes_live_as_long_as_something_refers_to_them(ledger: Any) -> None:
@@ -494,6 +502,18 @@ async def test_a_secret_in_a_name_is_redacted_and_bytes_are_not_looked_into(ledg
         assert message.parts[0].name == "[redacted].png"
         content = provider.requests[0].messages[-1]["content"]
         assert [part["type"] for part in content] == ["text", "image_url"]
+
+
+async def test_a_conversation_with_pictures_is_recorded_and_replayed(tmp_path: Path) -> None:
+    path = tmp_path / "recording.jsonl"
+    async with StrictProvider([calls(("screenshot", {})), "A screen."]) as provider:
+        recorder = RecordModel(provider.model(media=ALL), path)
+        async with Agent("a", model=recorder, tools=[screenshot]) as agent:
+            await agent.run(QUESTION)
+        assert seen(provider.requests[1]) == [PNG, SHOT.data, PDF]
+    assert b64encode(PNG) not in path.read_bytes()
+    async with Agent("a", model=ReplayModel(path), tools=[screenshot]) as agent:
+        assert (await agent.run(QUESTION)).text == "A screen."
 
 
 async def test_a_model_of_ones_own_asks_for_the_bytes() -> None:
