@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from retinue import (
@@ -97,7 +98,7 @@ def roles(recorded: Recorded) -> list[str]:
 
 def conversation(recorded: Recorded) -> bytes:
     """The bytes of the messages, without what follows them."""
-    return recorded.raw.partition(b'"messages":')[2].rpartition(b"]")[0]
+    return bytes(msgspec.json.decode(recorded.raw, type=dict[str, msgspec.Raw])["messages"])[:-1]
 
 
 def grows(provider: StrictProvider, agent: str) -> bool:
@@ -249,6 +250,17 @@ async def test_what_tools_give_stands_after_the_batch_in_every_turn(ledger: Any)
             "[image shot.png, 18 bytes]",
         ]
         assert {event.parts for event in events} == {(SHOT.ref(),)}
+
+
+@pytest.mark.parametrize("tool_mode", ["native", "schema"])
+async def test_pictures_of_tools_are_no_input_of_a_user(tool_mode: Any) -> None:
+    async with StrictProvider([calls(("screenshot", {})), "{input} | {result}"]) as provider:
+        model = provider.model(media=ALL, tool_mode=tool_mode)
+        async with Agent("a", model=model, tools=[screenshot]) as agent:
+            result = await agent.run(["Look:", PHOTO])
+        assert result.text == f'Look:\n{PHOTO.ref().line} | The screen:\n{SHOT.ref().line}\n{{"width": 2}}'
+        assert seen(provider.requests[1]) == [PNG, SHOT.data]
+        assert grows(provider, "a")
 
 
 async def test_a_result_keeps_what_fits_and_says_what_does_not() -> None:

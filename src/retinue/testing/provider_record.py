@@ -1,9 +1,10 @@
 """What the fake provider knows of a request: who asked, which turn it is, and what it is to do with it."""
 
 import asyncio
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -12,6 +13,8 @@ from retinue.models.text import loads
 from retinue.testing.provider_wire import ProviderFault
 
 __all__ = ["Gate", "Planned", "Recorded", "read_request", "view_of"]
+
+_SHOWN: Final = re.compile(r"\[.*\] from `.*`:")
 
 
 class Gate:
@@ -142,6 +145,12 @@ def _told_result(message: dict[str, Any]) -> tuple[str, str] | None:
     return str(told.get("result_of")), str(told.get("content"))
 
 
+def _shows_results(message: dict[str, Any]) -> bool:
+    """Whether a message of a user is none, but what tools gave to be seen (`retinue.models.media_parts`)."""
+    content: Any = message.get("content")
+    return isinstance(content, list) and _SHOWN.fullmatch(_text({"content": content[:1]})) is not None
+
+
 def view_of(recorded: Recorded) -> View:
     """The conversation as templates see it."""
     messages = recorded.messages
@@ -149,7 +158,8 @@ def view_of(recorded: Recorded) -> View:
         messages = messages[:-1]
 
     def last_input() -> str:
-        return next((_text(one) for one in reversed(messages) if one.get("role") == "user" and _told_result(one) is None), "")
+        said = (one for one in reversed(messages) if one.get("role") == "user" and not _shows_results(one))
+        return next((_text(one) for one in said if _told_result(one) is None), "")
 
     def results() -> list[tuple[str, str]]:
         names: dict[Any, str] = {}
