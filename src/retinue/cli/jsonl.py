@@ -39,7 +39,7 @@ class EventLines:
             "session": key.session,
             "thread": key.thread,
             "generation": self._generations.get(key, 1),
-            "seq": event.seq,
+            "seq": event.seq or None,  # what is live only has no place in a journal
             "run": event.run_id,
             "attempt": self._attempts.get(event.run_id, 1),
             "at": event.at,

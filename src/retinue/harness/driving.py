@@ -119,7 +119,7 @@ class Driver:
                     yield event
             result = await self.result()
             assert self._started is not None
-            yield _final(result, last, self._started.run.row)
+            yield _final(result, last, self._started.run.row, at=self._agent.runtime.clock.now_ms())
         finally:
             if not task.done():
                 viewer.close()
@@ -167,7 +167,8 @@ async def _has_news(ledger: Ledger, root_run: str) -> bool:
     return False
 
 
-def _final(result: "RunResult", last: RunFinishedEvent | None, row: RunRow) -> RunFinishedEvent:
+def _final(result: "RunResult", last: RunFinishedEvent | None, row: RunRow, *, at: int) -> RunFinishedEvent:
+    """The last event of a stream. A run that waits has none in its journal: it is made here, and dated `at`."""
     if last is None:
         last = RunFinishedEvent(
             status=result.status,
@@ -176,6 +177,7 @@ def _final(result: "RunResult", last: RunFinishedEvent | None, row: RunRow) -> R
             path=row.path,
             key=row.key,
             run_id=row.run_id,
+            at=at,
             usage=result.usage,
             cost=result.cost,
         )
