@@ -1,12 +1,24 @@
 """Slots: a limit on children at work never deadlocks, is never exceeded, and goes to the deepest first (M9, D-30)."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from retinue import Agent, Limits, PermissionRules, Runtime, RuntimeContext, SubAgent, SubAgentAvailability, ToolHarness, tool
+from retinue import (
+    Agent,
+    Limits,
+    PermissionRules,
+    Runtime,
+    RuntimeContext,
+    SubAgent,
+    SubAgentAvailability,
+    ToolContext,
+    ToolHarness,
+    tool,
+)
 from retinue.agent.slots import Slots
 from retinue.models.port import ModelRequest
 from retinue.testing import RecordingModel, VirtualClock, calls
@@ -22,22 +34,22 @@ class Work(ToolHarness):
 
     def __init__(self, clock: VirtualClock) -> None:
         self.clock = clock
-        self.at_work = 0
+        self.at_work: Counter[str] = Counter()
         self.most = 0
 
-    async def busy(self, seconds: float) -> None:
-        """Work for a while."""
-        self.at_work += 1
-        self.most = max(self.most, self.at_work)
+    async def busy(self, run_id: str, seconds: float) -> None:
+        """Work for a while in this run."""
+        self.at_work[run_id] += 1
+        self.most = max(self.most, sum(works > 0 for works in self.at_work.values()))
         try:
             await self.clock.sleep(seconds)
         finally:
-            self.at_work -= 1
+            self.at_work[run_id] -= 1
 
     @tool
-    async def work(self) -> str:
+    async def work(self, context: ToolContext) -> str:
         """Work."""
-        await self.busy(3)
+        await self.busy(context.run_id, 3)
         return "worked"
 
 
@@ -62,7 +74,7 @@ def everyone(work: Work, depth: int, width: int) -> RecordingModel:
     async def answer(request: ModelRequest) -> Any:
         here = 0 if request.agent_id == "root" else int(request.agent_id[1:])
         if here:
-            await work.busy(1 + here)
+            await work.busy(request.run_id, 1 + here)
         if request.step == 1 and here < depth:
             wanted = [(f"d{here + 1}", {"input": "go"})] * width
             return calls(*wanted, *WORK[: min(here, 1)])
@@ -83,7 +95,7 @@ async def run_tree(limit: int, depth: int, width: int) -> tuple[int, int]:
     assert (result.status, result.text) == ("completed", "root is done")
     children = await runtime.ledger.tree(result.run_id)
     assert await audit(runtime.ledger, result.run_id) == []
-    assert work.at_work == 0
+    assert not any(work.at_work.values())
     await runtime.close()
     return work.most, len(children) - 1
 
@@ -97,6 +109,30 @@ def test_slots_never_deadlock(limit: int, depth: int, width: int) -> None:
     assert children == sum(width**level for level in range(1, depth + 1))
     assert most <= limit
     assert most == limit or width < limit  # all slots are used where there is enough to do
+
+
+@pytest.mark.contract("D-30")
+@pytest.mark.anyio
+async def test_tools_of_one_child_that_wait_for_each_other_do_not_shut_each_other_out() -> None:
+    said = asyncio.Event()
+
+    class Pair(ToolHarness):
+        @tool
+        async def hear(self) -> str:
+            """Wait for the other."""
+            await said.wait()
+            return "heard"
+
+        @tool
+        async def say(self) -> str:
+            """Let the other go on."""
+            said.set()
+            return "said"
+
+    model = RecordingModel({"root": [calls(("d1", {"input": "go"})), "done"], "d1": [calls(("hear", {}), ("say", {})), "ok"]})
+    child = SubAgent("d1", "One.", instructions="Work.", surface="tool", tool_harnesses=[Pair()])
+    async with Agent("root", model=model, subagents=[child], limits=Limits(max_children=1), permissions=ALL) as agent:
+        assert (await asyncio.wait_for(agent.run("go"), 10)).text == "done"
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -70,7 +70,7 @@ class Worker:
     """A block that holds a slot and waits in the middle."""
 
     def __init__(self, slots: Slots, order: int) -> None:
-        self.hold: Hold = slots.hold(1, order)
+        self.hold: Hold = slots.place(1, order).hold()
         self.waited = asyncio.Event()
         self.done = asyncio.Event()
         self.task = asyncio.create_task(self._work())
@@ -121,7 +121,7 @@ async def test_a_slot_that_was_lent_is_never_lost(when: str, how: str) -> None:
 
 async def test_two_waits_in_one_block_take_one_slot() -> None:
     slots, first, second = Slots(1), asyncio.Event(), asyncio.Event()
-    hold = slots.hold(1, 0)
+    hold = slots.place(1, 0).hold()
 
     async def wait(event: asyncio.Event) -> None:
         async with hold.pause():
@@ -144,16 +144,47 @@ async def test_two_waits_in_one_block_take_one_slot() -> None:
 
 async def test_a_root_lends_no_slot() -> None:
     slots = Slots(1)
-    async with (hold := slots.hold(0, 0)), hold.pause():
+    async with (hold := slots.place(0, 0).hold()), hold.pause():
         assert slots.taken == 0
     assert slots.taken == 0
 
 
 async def test_a_wait_that_raises_takes_the_slot_again() -> None:
     slots = Slots(1)
-    async with (hold := slots.hold(1, 0)):
+    async with (hold := slots.place(1, 0).hold()):
         with pytest.raises(ValueError, match="no"):
             async with hold.pause():
                 raise ValueError("no")
         assert slots.taken == 1
+    assert slots.taken == 0
+
+
+async def test_calls_of_one_run_share_a_slot() -> None:
+    slots = Slots(1)
+    place, other = slots.place(1, 0), slots.place(1, 1)
+    async with place.hold():
+        async with place.hold():
+            assert slots.taken == 1
+        waiting = asyncio.create_task(other.enter())
+        await _turns()
+        assert (slots.taken, slots.queued) == (1, 1)  # the first of the run still works
+    await waiting
+    other.leave()
+    assert (slots.taken, slots.queued) == (0, 0)
+
+
+async def test_of_calls_that_wait_for_their_slot_any_can_go() -> None:
+    slots = Slots(1)
+    await slots.take(1, 0)
+    place = slots.place(1, 1)
+    first, second = (asyncio.create_task(place.enter()) for _ in range(2))
+    await _turns()
+    assert slots.queued == 1
+    first.cancel()
+    await _turns()
+    assert slots.queued == 1  # it is the second's to take now
+    slots.give()
+    await second
+    assert slots.taken == 1
+    place.leave()
     assert slots.taken == 0

@@ -101,7 +101,10 @@ class _Stream:
         now = run.journal.clock.now_ms()
         if not self._checked_at:
             self._checked_at = now
-        if self._size - self._checked_size >= DRAFT_BYTES or now - self._checked_at >= DRAFT_MS:
+        grown = self._size - self._checked_size >= max(
+            DRAFT_BYTES, self._size // 8
+        )  # of a long text, all drafts are some times it
+        if (grown or now - self._checked_at >= DRAFT_MS) and not run.journal.busy:
             self._checked_size, self._checked_at = self._size, now
             run.journal.stage_op(PutDraft(run.journal.key, Draft(self.message_id, self.text, now)))
             run.journal.flush_soon()
@@ -125,7 +128,7 @@ async def ask(run: "Run", step: AskModel) -> None:
     """
     definition, journal = run.definition, run.journal
     projection = journal.projection
-    hold = run.tree.slots.hold(run.row.depth, run.order)
+    hold = run.place.hold()
     request = ModelRequest(
         envelope=run.envelope,
         history=tuple(projection.history),  # a model may keep it, or change it: the thread is not its own

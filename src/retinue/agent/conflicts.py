@@ -3,10 +3,11 @@ answered. What was staged is void; the run goes on from what the ledger says, or
 """
 
 from collections.abc import Sequence
+from itertools import compress
 from typing import TYPE_CHECKING, Final
 
 from retinue.agent.projection import project
-from retinue.errors import LeaseLost, LedgerConflict, ThreadBusy
+from retinue.errors import LeaseLost, LedgerConflict, ThreadBusy, UnknownId
 from retinue.events import (
     Event,
     MessageEvent,
@@ -20,9 +21,10 @@ from retinue.events import (
     SubAgentInvocationFailedEvent,
     SubAgentInvocationStartedEvent,
     ToolCallResultEvent,
+    decode,
 )
-from retinue.ops import Append, CreateThread, DropDraft, Op, PutBlob, PutState, RequestCancel
-from retinue.rows import RunRow
+from retinue.ops import Append, CreateThread, DropDraft, Op, PutBlob, PutRun, PutState, Record, RequestCancel
+from retinue.rows import RunRow, ThreadKey
 
 if TYPE_CHECKING:
     from retinue.agent.run import Run
@@ -50,6 +52,7 @@ async def go_on_from_ledger(run: "Run", conflict: LedgerConflict, retries: int) 
     Raises:
         LeaseLost: another process has taken the run over.
         ThreadBusy: the run never began, because its thread was given another one.
+        UnknownId: `deleted`, the run never began, because its thread was deleted.
         LedgerConflict: it cannot be resolved.
     """
     old, ledger = run.journal, run.tree.services.ledger
@@ -58,6 +61,12 @@ async def go_on_from_ledger(run: "Run", conflict: LedgerConflict, retries: int) 
     await old.abandon()
     stored = await ledger.journal(run.row.key)
     row = await still_ours(run, conflict)
+    if row is None and conflict.code == "exists" and stored is None:
+        raise UnknownId(
+            f"thread `{run.row.key.thread}` of session `{run.row.key.session}` was deleted",
+            code="deleted",
+            remedy="use another thread, or remove what is left of it with `retinue purge` first",
+        ) from conflict
     if row is None and conflict.code in ("head_moved", "exists", "missing"):
         raise ThreadBusy(
             f"thread `{run.row.key.thread}` of session `{run.row.key.session}` was given another run at the same moment",
@@ -70,6 +79,8 @@ async def go_on_from_ledger(run: "Run", conflict: LedgerConflict, retries: int) 
     run.begin_anew(row, project(stored.own, stored.inherited), generation=stored.row.generation, head=stored.row.head)
     events, ops = old.lost()
     _keep(run, events, ops)
+    await _keep_below(run, ops)
+    _forget_unmade(run, ops)
     for op in ops:
         if isinstance(op, RequestCancel):  # a stop is never taken back
             run.journal.stage_op(op)
@@ -99,14 +110,48 @@ def _lost(run: "Run") -> LeaseLost:
 
 
 def _keep(run: "Run", events: Sequence[Event], ops: Sequence[Op]) -> None:
-    """Stage again what had happened: not the child that may no longer begin, the end that came too late, or the question
-    that is not recorded, nor what these calls gave; but results of other calls, which must not be made twice."""
-    void = {event.call for event in events if isinstance(event, _VOIDED)}
-    unmade = {op.row.metadata.get("parentToolCallId") for op in ops if isinstance(op, CreateThread)}
-    for event in events:
-        gone = isinstance(event, ToolCallResultEvent) and (event.call in void or event.call_id in unmade)
-        if isinstance(event, _HAPPENED) and not gone:
-            run.journal.stage(event)
+    """Stage again what had happened."""
+    for event in compress(events, _stands(run.row.key, events, ops)):
+        run.journal.stage(event)
     for op in ops:
         if isinstance(op, PutBlob | PutState | DropDraft):
             run.journal.stage_op(op)
+
+
+def _stands(key: ThreadKey, events: Sequence[Event], ops: Sequence[Op]) -> list[bool]:
+    """Which of a thread's events in a refused commit had happened: not the child that may no longer begin, the end that came
+    too late, or the question that is not recorded, nor what these calls gave; but results of other calls, which must not be
+    made twice."""
+    void = {event.call for event in events if isinstance(event, _VOIDED)}
+    unmade = {op.row.metadata.get("parentToolCallId") for op in ops if isinstance(op, CreateThread) and op.row.parent == key}
+    return [
+        isinstance(event, _HAPPENED)
+        and not (isinstance(event, ToolCallResultEvent) and (event.call in void or event.call_id in unmade))
+        for event in events
+    ]
+
+
+def _forget_unmade(run: "Run", ops: Sequence[Op]) -> None:
+    """Children that were to begin with the refused commit do not count (D-30)."""
+    born = {op.row.key for op in ops if isinstance(op, PutRun) and op.expect is None} - {run.row.key}
+    idle = {op.row.key for op in ops if isinstance(op, CreateThread)} - born - {run.row.key}
+    run.tree.children -= len(born) + len(idle)
+    run.tree.busy -= born
+
+
+async def _keep_below(run: "Run", ops: Sequence[Op]) -> None:
+    """Stage again what children had said whose ends rode with the refused commit: their answers are paid for. The children
+    are found again as they were before they ended, unless somebody else has gone on with them."""
+    told: dict[ThreadKey, list[Append]] = {}
+    for op in ops:
+        if isinstance(op, Append) and op.key != run.row.key:
+            told.setdefault(op.key, []).append(op)
+    for key, appends in told.items():
+        first, new = appends[0], [event for append in appends for event in append.events]
+        row = await run.tree.services.ledger.thread(key)
+        if row is None or (row.generation, row.head) != (first.generation, first.head):
+            continue  # it never began, or is not ours any more
+        records = [Record(key, first.generation, 0, one.type, one.run, one.attempt, one.at, one.body) for one in new]
+        kept = tuple(compress(new, _stands(key, [decode(record) for record in records], ops)))
+        if kept:
+            run.journal.stage_op(Append(key, first.generation, first.head, kept))

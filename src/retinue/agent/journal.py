@@ -68,6 +68,7 @@ class RunJournal:
         "_batch",
         "_created",
         "_events",
+        "_held",
         "_in_flight",
         "_ledger",
         "_redactor",
@@ -117,6 +118,7 @@ class RunJournal:
         self._batch = Batch()
         self._row_expect: tuple[RunState, int] | None = (row.state, row.attempt) if stored else None
         self._in_flight: deque[_InFlight] = deque()
+        self._held = False
         self._telling = 0
         self._tell = tell
         projection.run_id = row.run_id
@@ -226,23 +228,41 @@ class RunJournal:
         """Whether a commit is on its way."""
         return bool(self._in_flight)
 
+    @property
+    def busy(self) -> bool:
+        """Whether the fate of a commit is still open."""
+        return bool(self._in_flight) and not self._in_flight[-1].future.done()
+
+    @property
+    def held(self) -> bool:
+        """Whether a commit of this journal is known to have been carried out."""
+        self._forget_held()
+        return self._held
+
+    def _forget_held(self) -> None:
+        """What is carried out cannot be lost any more: a long answer's drafts need not be kept until its end."""
+        while self._in_flight and (first := self._in_flight[0].future).done() and first.exception() is None:
+            self._in_flight.popleft()
+            self._held = True
+
     async def settle(self) -> None:
         """Wait for the commits on their way, without committing what is only staged."""
         while self._in_flight:
             first = self._in_flight[0]
             await settle(first.future)  # a caller that is cancelled here finds a failure the next time
             first.future.result()
-            self._in_flight.popleft()
+            self._forget_held()
 
     def flush_soon(self) -> None:
         """Hand what is staged to the ledger without waiting for it. Viewers are told when it is there."""
         events = self._unsent
         batch = self.take()
+        self._forget_held()
         if batch.ops:
             self._in_flight.append(_InFlight(self._ledger.submit(batch.ops), events, batch.ops))
         if not batch.told:
             return
-        if not self._in_flight:
+        if not self._in_flight:  # all of it is there
             self._told(batch.told)
         elif (last := self._in_flight[-1].future).done() and not self._telling:
             self._told(batch.told, last)

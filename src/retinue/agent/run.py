@@ -95,7 +95,7 @@ class Run:
         redactor = tree.services.redactor
         if redactor.active and envelope is None:
             self.envelope, self.envelope_blob = clean_envelope(redactor, self.envelope, self.envelope_blob)
-        self.order = tree.next_order()
+        self.place = tree.slots.place(row.depth, tree.next_order())
         self.journal = self._journal(row, projection, generation=generation, head=head, stored=stored)
         self.is_root = False
         self.acknowledge = False
@@ -247,12 +247,10 @@ class Run:
                 end = await self._step()
                 if end is not None:
                     return end
-                if retries and not self.journal.staged and not self.journal.in_flight:
-                    retries = 0  # a commit has held since
             except asyncio.CancelledError:
                 self.stopping.cancelled()
             except LedgerConflict as conflict:
-                retries += 1
+                retries = 1 if self.journal.held else retries + 1  # in a row
                 await self._resolve(conflict, retries)
 
     async def _resolve(self, conflict: LedgerConflict, retries: int) -> None:

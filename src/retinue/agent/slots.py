@@ -1,7 +1,8 @@
 """How many children may be at work at once, without deadlock (M9).
 
-A run holds a slot only while it is in a model call or a tool. It gives it back while it waits for a child, a person or a
-timer, so a parent never holds what its child needs; a free slot goes to the deepest waiter first, then to the oldest.
+A run holds a slot only while it is in a model call or in tools: one, however many of them. It gives it back while it waits for
+a child, a person or a timer, so a parent never holds what its child needs; a free slot goes to the deepest waiter first, then
+to the oldest.
 """
 
 import asyncio
@@ -9,7 +10,7 @@ import heapq
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-__all__ = ["Hold", "Slots"]
+__all__ = ["Hold", "Place", "Slots"]
 
 
 class Slots:
@@ -56,22 +57,64 @@ class Slots:
                 self.taken += 1
                 future.set_result(None)
 
-    def hold(self, depth: int, order: int) -> "Hold":
-        """A slot for a block: `async with slots.hold(…):`. The root of a tree (depth 0) needs none."""
-        return Hold(self, depth, order)
+    def place(self, depth: int, order: int) -> "Place":
+        """The slot of one run. The root of a tree (depth 0) needs none."""
+        return Place(self, depth, order)
 
 
-class Hold:
-    """A slot that is held while a block runs, or until `release`, if the block does not end; `pause` lends it to others."""
+class Place:
+    """The slot of one run. It is taken by the first of the run's model calls and tools at work, and given back by the last:
+    calls of one run that wait for each other cannot shut each other out.
+    """
 
-    __slots__ = ("_depth", "_held", "_order", "_over", "_slots", "_taking")
+    __slots__ = ("_depth", "_held", "_order", "_slots", "_taking", "_users")
 
     def __init__(self, slots: Slots, depth: int, order: int) -> None:
         self._slots = slots
         self._depth = depth
         self._order = order
         self._held = False
-        self._taking = False
+        self._users = 0
+        self._taking: asyncio.Future[None] | None = None
+
+    def hold(self) -> "Hold":
+        """The run's slot for a block: `async with place.hold():`."""
+        return Hold(self)
+
+    async def enter(self) -> None:
+        """Be at work. Waits for a slot unless the run has it."""
+        while self._depth and not self._held:
+            if self._taking is None:
+                await self._take()
+            else:
+                await asyncio.shield(self._taking)  # who takes it may be cancelled: then it is the next one's to take
+        self._users += 1
+
+    async def _take(self) -> None:
+        self._taking = asyncio.get_running_loop().create_future()
+        try:
+            await self._slots.take(self._depth, self._order)
+            self._held = True
+        finally:
+            self._taking.set_result(None)
+            self._taking = None
+
+    def leave(self) -> None:
+        """Be at work no more."""
+        self._users -= 1
+        if self._held and not self._users:
+            self._held = False
+            self._slots.give()
+
+
+class Hold:
+    """A slot that is held while a block runs, or until `release`, if the block does not end; `pause` lends it to others."""
+
+    __slots__ = ("_inside", "_over", "_place")
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._inside = False
         self._over = False
 
     async def __aenter__(self) -> None:
@@ -97,18 +140,15 @@ class Hold:
         await self._take()
 
     async def _take(self) -> None:
-        if not self._depth or self._held or self._taking or self._over:
-            return  # of two waits at once in one block, the first that is over takes it
-        self._taking = True
-        try:
-            await self._slots.take(self._depth, self._order)
-        finally:
-            self._taking = False
-        self._held = True
-        if self._over:  # given up meanwhile
-            self._give()
+        if self._inside or self._over:
+            return
+        await self._place.enter()
+        if self._inside or self._over:  # of two waits at once in one block, the first that is over took it; or given up meanwhile
+            self._place.leave()
+        else:
+            self._inside = True
 
     def _give(self) -> None:
-        if self._held:
-            self._held = False
-            self._slots.give()
+        if self._inside:
+            self._inside = False
+            self._place.leave()

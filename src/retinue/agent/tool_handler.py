@@ -62,7 +62,7 @@ class ToolHandler:
         context_report = _Report(run, ref, call.name)
         context._report = context_report
 
-        hold = run.tree.slots.hold(run.row.depth, run.order)
+        hold = run.place.hold()
 
         async def execute() -> CallOutcome:
             try:

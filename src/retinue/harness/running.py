@@ -21,6 +21,7 @@ from retinue.harness.runtime import Runtime
 from retinue.harness.stored import plain_rules
 from retinue.harness.takeover import take_over
 from retinue.ids import check_scope_id, new_id
+from retinue.ledger.port import Ledger
 from retinue.media import Media
 from retinue.rows import RunRow, ThreadKey, ThreadRow
 from retinue.states import RequestState, RunState
@@ -265,13 +266,23 @@ async def go_on(
     return Started(agent, tree, run, context)
 
 
+async def _children(ledger: Ledger, root: RunRow) -> int:
+    """How many children this tree has made: those that have run, and those of its roster that were given no task yet (D-30)."""
+    rows = await ledger.tree(root.run_id)
+    idle = 0
+    for key in {row.key for row in rows}:
+        made = await ledger.children(key)
+        idle += sum(one.created_at >= root.started_at and "invocationId" not in one.metadata for one in made)
+    return len(rows) - 1 + idle
+
+
 async def _taken(runtime: Runtime, tree: Tree, taken: RunRow, definition: AgentDefinition) -> Run:
     ledger = runtime.ledger
     stored = await ledger.journal(taken.key)
     assert stored is not None
     projection = project(stored.own, stored.inherited)
     blob = await ledger.blob(projection.envelope_hash)
-    tree.children = len(await ledger.tree(taken.run_id)) - 1
+    tree.children = await _children(ledger, taken)
     run = Run(
         tree,
         definition,
