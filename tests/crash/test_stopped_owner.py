@@ -1,8 +1,11 @@
 """M3: an owner that was stopped and revived after a take-over can write nothing, starts nothing and asks nobody."""
 
+import asyncio
 import os
 import signal
+import sqlite3
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -58,11 +61,34 @@ async def test_writes_without_events_are_fenced_too(kind: str) -> None:
     assert (await ledger.draft(key), await ledger.mail(key)) == (None, [mail])
 
 
-def stop_process(pid: int) -> None:
-    """SIGSTOP, and return when the system says that it stands still."""
-    os.kill(pid, signal.SIGSTOP)
-    while b"State:\tT" not in Path(f"/proc/{pid}/status").read_bytes():
-        os.sched_yield()
+def stop_process(pid: int, ledger: Path) -> None:
+    """SIGSTOP, and return when the system says that it stands still: at a moment when it does not hold the ledger's lock, for
+    which everybody else would have to wait.
+    """
+    with closing(sqlite3.connect(ledger, timeout=0, isolation_level=None)) as db:
+        while True:
+            os.kill(pid, signal.SIGSTOP)
+            while b"State:\tT" not in Path(f"/proc/{pid}/status").read_bytes():
+                os.sched_yield()
+            try:
+                db.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:
+                os.kill(pid, signal.SIGCONT)
+                os.sched_yield()
+            else:
+                db.execute("ROLLBACK")
+                return
+
+
+async def recorded(ledger: Path, count: int) -> None:
+    """Return when the ledger holds so many results of tools that change something. Nobody is told: they are another process."""
+    query = (
+        "SELECT count(*) FROM event WHERE type = 'TOOL_CALL_RESULT' AND json_extract(body, '$.name') IN ('note', 'put', 'pay')"
+    )
+    with closing(sqlite3.connect(ledger)) as db:
+        async with asyncio.timeout(20):
+            while db.execute(query).fetchone()[0] < count:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
 
 
 async def attempts(ledger: Any, root: str) -> set[int]:
@@ -88,7 +114,7 @@ async def test_stopped_owner_revived_after_takeover(
     old = forks.start("run", "old", path, theatre.provider.url, agent=root)
     await theatre.reached(gate, old)
     await theatre.happened(effects_before)
-    stop_process(await old.pid())
+    stop_process(await old.pid(), path)
     refused = await forks.start("resume", "refused", path, theatre.provider.url, agent=root).outcome()
     assert (refused["error"], refused["code"]) == ("ThreadBusy", "thread_busy")
     assert "alive" in refused["message"]
@@ -125,8 +151,9 @@ async def test_stopped_in_the_middle_of_a_tool(tmp_path: Path, forks: Any, theat
     old = forks.start("run", "old", path, theatre.provider.url)
     await theatre.reached(gate, old)
     await theatre.reached(asking, old)
-    await theatre.happened(5 if tool == "pay" else 4)  # nothing else is under way now
-    stop_process(await old.pid())
+    await theatre.happened(5 if tool == "pay" else 4)
+    await recorded(path, 2 if tool == "pay" else 1)  # nothing else is under way now
+    stop_process(await old.pid(), path)
     new = await forks.start("resume", "new", path, theatre.provider.url, take_over=True).outcome()
     assert new["status"] == "completed", new
     async with read(path) as ledger:
