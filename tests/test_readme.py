@@ -36,6 +36,7 @@ SCRIPT: dict[str, Any] = {
         "{results}",
     ],
     "desk/summarizer": ["- hours"],
+    "clerk": ['{"shop": "Bakery", "total": 4.2}'],
     "*": ["ok"],
 }
 
@@ -44,6 +45,7 @@ SCRIPT: dict[str, Any] = {
 @pytest.mark.parametrize("index", range(len(blocks("python"))))
 async def test_python_of_the_readme_runs(index: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "receipt.png").write_bytes(b"\x89PNG\r\n\x1a\n")
     async with StrictProvider({"agents": SCRIPT}) as provider:
         source = blocks("python")[index].replace("openai:gpt-5", f"{provider.url}#fake")
         names: dict[str, Any] = {"__name__": "readme"}

@@ -113,7 +113,8 @@ class Limits:
     in the whole tree, `max_depth` how deep it may be, `stop_grace` (seconds) how long a cancel waits for what is running,
     `tool_threads` how many synchronous tools run at once, `max_result_characters` how much of one result stands in a
     conversation (the rest is stored, and `read_result` pages through it), `max_media_bytes` how large one picture or file
-    may be.
+    may be, `max_output_repairs` how often an answer that does not have the form asked for (`output=Type`) is given back to
+    the model (0: never).
     """
 
     max_children: int = 16
@@ -123,6 +124,7 @@ class Limits:
     tool_threads: int = 8
     max_result_characters: int = 50_000
     max_media_bytes: int = 20_000_000
+    max_output_repairs: int = 2
 
     def __post_init__(self) -> None:
         for name in ("max_children", "max_tree_children", "tool_threads", "max_media_bytes"):
@@ -132,8 +134,9 @@ class Limits:
             raise ConfigurationError(
                 "`Limits(max_result_characters=…)` must be at least 1,000", remedy="leave it out for the default"
             )
-        if self.max_depth < 0 or self.stop_grace < 0:
-            raise ConfigurationError("`Limits(max_depth=…, stop_grace=…)` must not be negative", remedy="leave it out")
+        for name in ("max_depth", "stop_grace", "max_output_repairs"):
+            if getattr(self, name) < 0:
+                raise ConfigurationError(f"`Limits({name}=…)` must not be negative", remedy="leave it out for the default")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from retinue import (
     Agent,
     ConfigurationError,
     LedgerError,
+    Limits,
     PermissionRules,
     RunFailed,
     Runtime,
@@ -242,6 +243,48 @@ async def test_a_stream_ends_with_the_typed_value() -> None:
     assert getattr(events[-1], "result").output == Report("ok", 2)  # noqa: B009
 
 
+async def test_an_agents_own_type_holds_for_every_run_and_a_calls_own_wins() -> None:
+    model = RecordingModel([GOOD, GOOD, '{"text": "x"}', "a text", GOOD])
+    agent = Agent("a", model=model, output=Report)
+    context = RuntimeContext(session_id="s")
+    assert (await agent.run("Go.", context=context)).output == Report("ok", 2)
+    events = [event async for event in agent.stream("Go.")]
+    assert getattr(events[-1], "result").output == Report("ok", 2)  # noqa: B009
+    assert (await agent.run("Go.", output=Finding)).output == Finding(text="x")
+    plain = await agent.run("Go.", output=None)
+    assert (plain.status, plain.output, model.requests[-1].output) == ("completed", None, None)
+    thread = await agent.threads.get(session_id="s")
+    assert (await thread.run("Once more.")).output == Report("ok", 2)
+
+
+def test_an_agents_own_type_is_checked_where_it_is_given() -> None:
+    with pytest.raises(ConfigurationError, match="`output` cannot be"):
+        Agent("a", output=object())
+
+
+async def test_an_agents_own_type_is_no_form_of_its_children() -> None:
+    model = RecordingModel({"a": [calls(("agent_spawn", {"agent_id": "r", "task": "Look."})), GOOD], "r": ["a text"]})
+    child = SubAgent("r", "Looks", instructions="Look.")
+    result = await Agent("a", model=model, subagents=[child], permissions=ALLOW, output=Report).run("Go.")
+    assert result.output == Report("ok", 2)
+    assert next(request for request in model.requests if request.agent_id == "r").output is None
+
+
+@pytest.mark.parametrize(("bound", "asked"), [(0, 1), (1, 2), (3, 4)])
+async def test_how_often_an_answer_is_given_back_is_a_setting(bound: int, asked: int) -> None:
+    model = RecordingModel([BAD] * 5)
+    agent = Agent("a", model=model, limits=Limits(max_output_repairs=bound))
+    result = await agent.run("Go.", output=Report, check=False)
+    assert (result.status, result.reason, len(model.requests)) == ("failed", "invalid_output", asked)
+    told = {0: "is not a `Report`: ", 1: "given back once: ", 3: "given back 3 times: "}
+    assert told[bound] in result.message
+
+
+def test_a_bound_below_nothing_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="max_output_repairs"):
+        Limits(max_output_repairs=-1)
+
+
 def test_run_sync_takes_a_type_too() -> None:
     agent = Agent("a", model=RecordingModel([GOOD]))
     try:
@@ -297,7 +340,13 @@ async def test_another_process_goes_on_with_the_form_that_is_in_the_journal(kill
         return text
 
     script = [calls(("note", {"text": "one"})), BAD, GOOD]
-    for output, value in ((None, {"title": "ok", "defects": 2}), (Report, Report("ok", 2))):
+    typed = Report("ok", 2)
+    for own, output, value in (
+        (None, None, {"title": "ok", "defects": 2}),
+        (None, Report, typed),
+        (Report, None, typed),
+        (Finding, None, {"title": "ok", "defects": 2}),
+    ):
         store = SharedStore(MemoryLedger())
         await store.ledger.open()
         dying = store.process()
@@ -312,7 +361,7 @@ async def test_another_process_goes_on_with_the_form_that_is_in_the_journal(kill
         except LedgerError:
             pass
         runtime = Runtime(ledger=store.process().ledger)
-        agent = Agent("a", model=RecordingModel(script), tools=[note], runtime=runtime)
+        agent = Agent("a", model=RecordingModel(script), tools=[note], runtime=runtime, output=own)
         await agent.build()
         row = await store.ledger.last_run(ThreadKey("", "s", "main"))
         if row is None:

@@ -206,10 +206,12 @@ def _output_step(projection: Projection, wanted: OutputSpec) -> Step:
         return Finish("completed")
     if projection.repairs < wanted.repairs:
         return GiveBack(checked.fault)
+    times = projection.repairs
+    tries = f", also after it was given back {'once' if times == 1 else f'{times} times'}" if times else ""
     return Finish(
         "failed",
         "invalid_output",
-        f"the answer is not a `{wanted.name}`, also after it was given back {projection.repairs} times: {checked.fault}",
+        f"the answer is not a `{wanted.name}`{tries}: {checked.fault}",
         "make the type or the task simpler, or use a model that keeps to a schema; the text is kept",
     )
 

@@ -77,6 +77,10 @@ class OutputType:
         """
         return self._parse(plain)
 
+    def bounded(self, repairs: int) -> OutputSpec:
+        """The form as a run stores it: with how often an answer that does not fit is given back."""
+        return msgspec.structs.replace(self.spec, repairs=repairs)
+
     def __repr__(self) -> str:
         return f"OutputType({self.spec.name})"
 

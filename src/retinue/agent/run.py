@@ -90,7 +90,7 @@ class Run:
     ) -> None:
         self.tree = tree
         self.definition = definition.reading(needed=projection.cut)
-        self.output = output or definition.output
+        self.output = output
         self.envelope, self.envelope_blob = envelope or self.definition.envelope, self.definition.envelope_blob
         redactor = tree.services.redactor
         if redactor.active and envelope is None:

@@ -56,7 +56,7 @@ def stage_run(
             depth=child.row.depth,
             max_iters=definition.max_iters,
             invocation_id=child.row.invocation_id,
-            output=None if child.output is None else child.output.spec,
+            output=None if child.output is None else child.output.bounded(child.tree.limits.max_output_repairs),
             rules=dict(rules or {}),
         )
     )

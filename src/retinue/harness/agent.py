@@ -11,6 +11,7 @@ from weakref import WeakSet
 
 from retinue.agent.definition import AgentDefinition
 from retinue.agent.middleware import Middleware
+from retinue.agent.output import OutputType
 from retinue.agent.tree import Tree, Viewer
 from retinue.config import (
     UNSET,
@@ -78,6 +79,7 @@ class Agent:
         on_request: answers requests of the whole tree in this process: `async (request) -> bool`.
         max_iters: turns until the run has to come to an end.
         limits: of every tree that this agent is the root of (D-30).
+        output: the type of the answers of its runs, unless a call names another one (`run(output=…)`).
 
     Raises:
         ConfigurationError: names that clash or are not valid, declarations that cannot work (D-27).
@@ -104,6 +106,7 @@ class Agent:
         models: Mapping[str, ChatModel | str] | None = None,
         disable_subagents: bool = False,
         leaf: bool | Unset = UNSET,
+        output: Any = None,
     ) -> None:
         self.name = check_agent_id(name, where="agent name")
         check_agent_arguments(name, model=model, subagents=subagents, permissions=permissions)
@@ -142,6 +145,7 @@ class Agent:
         self._definition: AgentDefinition | None = None
         self.on_request = on_request
         self.runtime = runtime or Runtime(ledger=ledger, limits=limits, models=models)
+        self._output = self.runtime.output(output)
         self.own_trees: WeakSet[Tree] = WeakSet()
         """The trees of this agent's runs: a runtime may have those of others as well."""
         self._sync = self.runtime.loop_thread
@@ -221,7 +225,11 @@ class Agent:
             ceiling=self.limits.max_depth,
             reserved=ledger_files(self.runtime.ledger),
             leaf=self._leaf is True or self._disable_subagents,
+            output=self._output,
         )
+
+    def _form(self, output: Any) -> OutputType | Unset | None:
+        return UNSET if output is UNSET else self.runtime.output(output)
 
     def _roster(self, context: RuntimeContext | None) -> Roster:
         return merge_subagents(code=self._on_roster).roster
@@ -265,7 +273,7 @@ class Agent:
     # Running
 
     async def run(
-        self, text: Input, *, context: RuntimeContext | None = None, output: Any = None, check: bool = True
+        self, text: Input, *, context: RuntimeContext | None = None, output: Any = UNSET, check: bool = True
     ) -> RunResult:
         """Run the agent on a message and wait for the end.
 
@@ -275,7 +283,8 @@ class Agent:
             text: a text, or texts and media in their order: `["What is this?", Image("photo.png")]`.
             output: the type of the answer: a dataclass, a pydantic model, a `TypedDict`, a msgspec `Struct`, a builtin, a
                 `Literal`, a union or a container of those. `result.output` is the value. An answer that does not fit is
-                given back to the model twice; then the run fails with reason `invalid_output`.
+                given back to the model, at most `Limits(max_output_repairs)` times; then the run fails with reason
+                `invalid_output`. Left out: the agent's own `output`. None: a text, whatever the agent's is.
 
         Returns:
             A result that is completed, or waiting for an answer (`result.requests`).
@@ -288,13 +297,13 @@ class Agent:
         given = check_input(text, self.limits)
         check_context(context)
         await self.build()
-        form = self.runtime.output(output)
+        form = self._form(output)
         start = partial(begin, self, given, context, viewer=None, acknowledged=False, output=form)
         driver = Driver(self, start, user=_user(context))
         return checked(await driver.result(), check)
 
     def run_sync(
-        self, text: Input, *, context: RuntimeContext | None = None, output: Any = None, check: bool = True
+        self, text: Input, *, context: RuntimeContext | None = None, output: Any = UNSET, check: bool = True
     ) -> RunResult:
         """`run` for code that is not async, from any thread; calls run side by side. Ctrl-C stops the whole tree.
 
@@ -304,7 +313,7 @@ class Agent:
         return self._sync.run(self.run(text, context=context, output=output, check=check))
 
     async def stream(
-        self, text: Input, *, context: RuntimeContext | None = None, output: Any = None, patient: bool = False
+        self, text: Input, *, context: RuntimeContext | None = None, output: Any = UNSET, patient: bool = False
     ) -> AsyncGenerator[Event, None]:
         """Run and give the events of the whole tree as they come, each with its path; the last one carries the result.
 
@@ -316,14 +325,14 @@ class Agent:
         check_context(context)
         await self.build()
         viewer = Viewer(patient=patient)
-        form = self.runtime.output(output)
+        form = self._form(output)
         start = partial(begin, self, given, context, viewer=viewer, acknowledged=True, output=form)
         driver = Driver(self, start, viewer, user=_user(context))
         async with aclosing(driver.events()) as events:
             async for event in events:
                 yield event
 
-    async def run_on(self, key: ThreadKey, agent_id: str, text: Input, *, output: Any = None, check: bool = True) -> RunResult:
+    async def run_on(self, key: ThreadKey, agent_id: str, text: Input, *, output: Any = UNSET, check: bool = True) -> RunResult:
         """Run a given agent of this tree on a thread that exists; see `Thread.run`."""
         given = check_input(text, self.limits)
         await self.build()
@@ -332,7 +341,7 @@ class Agent:
         if row is None:
             raise UnknownId(f"there is no thread `{key.thread}` in session `{key.session}`")
         definition = child_definition(self.definition(context), agent_id, depth=row.depth, context=context)
-        form = self.runtime.output(output)
+        form = self._form(output)
         start = partial(begin, self, given, context, viewer=None, acknowledged=False, definition=definition, key=key, output=form)
         return checked(await Driver(self, start, user=key.user).result(), check)
 

@@ -77,6 +77,7 @@ class HarnessAgent(Agent):
         models: Mapping[str, ChatModel | str] | None = None,
         trust: bool = True,
         leaf: bool | Unset = UNSET,
+        output: Any = None,
     ) -> None:
         self.workspace = Workspace.open(workspace)
         self.diagnostics: tuple[Diagnostic, ...] = ()
@@ -106,6 +107,7 @@ class HarnessAgent(Agent):
             models=models,
             disable_subagents=disable_subagents,
             leaf=leaf,
+            output=output,
         )
         if permissions is not None and not disable_file_tools:
             check_globs(permissions, FILE_TOOLS, self.workspace.root)

@@ -13,7 +13,7 @@ from retinue.agent.recovery import recover
 from retinue.agent.run import Run, RunEnd
 from retinue.agent.start import stage_run
 from retinue.agent.tree import Tree, Viewer
-from retinue.config import RuntimeContext
+from retinue.config import UNSET, RuntimeContext, Unset
 from retinue.errors import RunCancelled, RunFailed, ThreadBusy
 from retinue.harness.requests import ask_callback, request_view
 from retinue.harness.results import RunResult
@@ -131,10 +131,11 @@ async def begin(
     acknowledged: bool,
     definition: AgentDefinition | None = None,
     key: ThreadKey | None = None,
-    output: OutputType | None = None,
+    output: OutputType | Unset | None = UNSET,
 ) -> Started:
     """Start a run on a new thread, or on one that is there, on a text and the media that it has lines for.
 
+    `output` is the form of the answer; left out, that of the agent.
     `acknowledged`: the input is durable before anything else happens (barrier 1 of M2); else it rides with the run's first
     commit.
 
@@ -185,7 +186,8 @@ async def begin(
         model=definition.model_reference,
     )
     tree = _tree(agent, run_id, key, context, viewer, children=0)
-    run = Run(tree, definition, run_row, projection, generation=generation, head=head, stored=False, output=output)
+    form = definition.output if output is UNSET else output
+    run = Run(tree, definition, run_row, projection, generation=generation, head=head, stored=False, output=form)
     run.is_root = True
     stage_run(run, text, created=created, media=media, rules=plain_rules(agent.permissions))
     run.acknowledge = acknowledged
@@ -292,9 +294,18 @@ async def _taken(runtime: Runtime, tree: Tree, taken: RunRow, definition: AgentD
         head=stored.row.head,
         stored=True,
         envelope=None if blob is None else envelope_from_blob(blob, projection.envelope_hash),
-        output=None if projection.output is None else runtime.known_output(projection.output.digest),
+        output=_known_form(runtime, definition, projection),
     )
     run.is_root = True
     await still_ours(run)
     await recover(run)
     return run
+
+
+def _known_form(runtime: Runtime, definition: AgentDefinition, projection: Projection) -> OutputType | None:
+    """The type behind the form in a stored run's journal, if this process knows it; another type says nothing about that run."""
+    wanted = projection.output
+    if wanted is None:
+        return None
+    own = definition.output
+    return own if own is not None and own.spec.digest == wanted.digest else runtime.known_output(wanted.digest)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from retinue.agent.projection import project
+from retinue.config import UNSET
 from retinue.errors import UnknownId
 from retinue.events import Event, decode
 from retinue.media import Input
@@ -52,7 +53,7 @@ class Thread:
         journal = await self._agent.runtime.ledger.journal(self.key)
         return [] if journal is None else [decode(record) for record in journal.own]
 
-    async def run(self, text: Input, *, agent_id: str | None = None, output: Any = None) -> "RunResult":
+    async def run(self, text: Input, *, agent_id: str | None = None, output: Any = UNSET) -> "RunResult":
         """Go on with the conversation: by its default agent, or by another one for this run. `text`, `output`: see `Agent.run`.
 
         Raises:
