@@ -231,7 +231,7 @@ async def _call_model(run: "Run", step: AskModel, request: ModelRequest, stream:
                     finally:
                         _close_unbegun(made)
                 if _heeds_cancellation(model):
-                    await run.tree.land()
+                    await run.branch.land()
                     return await model.answer(request, stream)
                 return await _within_grace(run, lambda: model.answer(request, stream))
             call = ModelCall(request=request, agent_id=request.agent_id, run_id=request.run_id, turn=step.turn, state=run.state)

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from retinue.agent.asking import ask
+from retinue.agent.branch import Branch
 from retinue.agent.calls import Calls
 from retinue.agent.conflicts import go_on_from_ledger
 from retinue.agent.definition import AgentDefinition, clean_envelope
@@ -33,7 +34,7 @@ from retinue.agent.projection import OUTPUT_NOTICE, Projection
 from retinue.agent.stopping import Stopping
 from retinue.agent.texts import notice
 from retinue.agent.tool_handler import make_context
-from retinue.agent.tree import MIDDLEWARE_STATE, Tree
+from retinue.agent.tree import MIDDLEWARE_STATE
 from retinue.errors import LedgerConflict, LedgerError
 from retinue.events import (
     CancelSeenEvent,
@@ -77,7 +78,7 @@ class Run:
 
     def __init__(
         self,
-        tree: Tree,
+        branch: Branch,
         definition: AgentDefinition,
         row: RunRow,
         projection: Projection,
@@ -88,7 +89,8 @@ class Run:
         envelope: Envelope | None = None,
         output: OutputType | None = None,
     ) -> None:
-        self.tree = tree
+        self.branch = branch
+        self.tree = tree = branch.tree
         self.definition = definition.reading(needed=projection.cut)
         self.output = output
         self.envelope, self.envelope_blob = envelope or self.definition.envelope, self.definition.envelope_blob
@@ -97,7 +99,7 @@ class Run:
             self.envelope, self.envelope_blob = clean_envelope(redactor, self.envelope, self.envelope_blob)
         self.place = tree.slots.place(row.depth, tree.next_order())
         self.journal = self._journal(row, projection, generation=generation, head=head, stored=stored)
-        self.is_root = False
+        self.is_lead = False
         self.acknowledge = False
         self.stopping = Stopping(self)
         self.calls = Calls(self)
@@ -154,8 +156,8 @@ class Run:
             LedgerError: the ledger failed. The run is as the ledger last knew it, and can be resumed.
         """
         if self.definition.middleware:
-            await self.tree.land()
-        if not self.tree.task_to_come:
+            await self.branch.land()
+        if not self.branch.task_to_come:
             self.stopping.task = asyncio.current_task()
         self.tree.runs[self.row.run_id] = self
         asked = self.tree.stop_of(self.row.lineage)
@@ -165,8 +167,8 @@ class Run:
             return await (self._around() if self.definition.middleware else self._loop())
         except BaseException as error:
             if isinstance(error, LedgerError) and not isinstance(error, LedgerConflict):
-                self.tree.fail(error)
-            self.tree.given_up = True  # what runs below is ended at once, and can be resumed with this run
+                self.branch.fail(error)
+            self.branch.given_up = True  # what runs below is ended at once, and can be resumed with this run
             await self.calls.end()
             await self.journal.abandon()
             raise
@@ -263,8 +265,8 @@ class Run:
 
     async def _step(self) -> RunEnd | None:
         """One step; the run's end if that was it."""
-        if self.tree.failure is not None:
-            raise self.tree.failure
+        if self.branch.failure is not None:
+            raise self.branch.failure
         if self.acknowledge:
             self.acknowledge = False
             await self.journal.flush()
@@ -339,7 +341,7 @@ class Run:
     async def _finish(self, step: Finish) -> RunEnd:
         if self.projection.finished is None:
             self._stage_end(step)
-        if self.is_root:
+        if self.is_lead:
             await self.journal.flush()
         elif self.journal.in_flight:
             await self.journal.settle()
@@ -377,7 +379,7 @@ class Run:
         self.journal.put_run(
             msgspec.structs.replace(self.row, state=RunState.WAITING, owner=None, updated_at=self.journal.clock.now_ms())
         )
-        if self.is_root:
+        if self.is_lead:
             await self.journal.flush()
         elif self.journal.in_flight:
             await self.journal.settle()

@@ -91,28 +91,29 @@ class Stopping:
                 self.task.uncancel()
 
     def cancelled(self) -> None:
-        """The driver's task was cancelled: by `ask`, or from outside, which stops the whole tree once its intent is staged.
+        """The driver's task was cancelled: by `ask`, or from outside, which stops the whole branch once its intent is staged.
 
         Raises:
             CancelledError: a second cancellation from outside, while the first one is being carried out: the run ends at
                 once, resumable.
         """
-        tree = self._run.tree
+        branch = self._run.branch
         task = asyncio.current_task()
         if self._interrupting:
             self._interrupting = False
         else:
-            tree.interruptions += 1
-            if tree.interruptions > 1 or tree.given_up:
+            branch.interruptions += 1
+            if branch.interruptions > 1 or branch.given_up:
                 raise asyncio.CancelledError
-            tree.runs.get(tree.root_run, self._run).stopping.ask_with_intent("interrupted", by="caller")
+            (branch.lead_run or self._run).stopping.ask_with_intent("interrupted", by="caller")
         if task is not None:
             task.uncancel()
 
     def give_up(self, task: "asyncio.Task[Any]", name: str) -> None:
         """Leave a call behind that did not end within the grace: it is fenced from writing, and the run's end names it."""
         self.stuck.append(Stuck(name, task))
-        self._run.tree.abandon(task, name)
+        self._run.branch.stuck.append(name)
+        self._run.tree.abandon(task)
 
     @property
     def deadline(self) -> float:
@@ -120,9 +121,9 @@ class Stopping:
         return self._at + self._run.tree.limits.stop_grace
 
     def named(self, message: str) -> str:
-        """A terminal names what did not stop within the grace; the root's names what is below it too."""
+        """A terminal names what did not stop within the grace; that of a branch's lead names what is below it too."""
         run = self._run
-        names = run.tree.stopping if run.is_root else [stuck.name for stuck in self.stuck]
+        names = run.branch.stuck if run.is_lead else [stuck.name for stuck in self.stuck]
         if not names:
             return message
         listed = ", ".join(f"`{name}`" for name in names)

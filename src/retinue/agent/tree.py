@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from retinue.agent.begun import landing
+from retinue.agent.branch import Branch
 from retinue.agent.kept import KeptProjections
 from retinue.agent.slots import Slots
 from retinue.clock import Clock
@@ -183,14 +183,9 @@ class Tree:
         self.runs: dict[str, Run] = {}
         self.busy: set[ThreadKey] = set()
         self.answered: set[str] = set()
-        self.interruptions = 0
-        self.given_up = False
-        self.task_to_come = False
-        """Whether the runs are still driven in their caller's task (`begun`): each gets its own when it has to wait."""
-        self.failure: LedgerError | None = None
+        self.branches: set[Branch] = set()
         self.stops: dict[str, str] = {}
         self.revisit: set[str] = set()
-        self.stopping: list[str] = []
         self._states: dict[tuple[str, str], dict[str, Any]] = {}
         self._order = 0
         self._helpers: set[asyncio.Task[Any]] = set()
@@ -204,12 +199,6 @@ class Tree:
         """Let every driver look again."""
         for run in list(self.runs.values()):
             run.wake_up()
-
-    def fail(self, error: LedgerError) -> None:
-        """The ledger failed, or the lease is lost: every run of the tree ends with this error, and can be resumed."""
-        if self.failure is None:
-            self.failure = error
-            self.wake_all()
 
     async def remembered(self, name: str) -> bool:
         """Whether a person's yes under this name was remembered for the root's session."""
@@ -251,17 +240,6 @@ class Tree:
         self.revisit.update(invocations)
         self.wake_all()
 
-    async def land(self) -> None:
-        """Be in the task that drives: to be asked before code that looks for it."""
-        if self.task_to_come:
-            await landing()
-
-    def landed(self, task: "asyncio.Task[Any]") -> None:
-        """The runs that were begun in their caller's task are driven by this one."""
-        self.task_to_come = False
-        for run in self.runs.values():
-            run.stopping.task = task
-
     def next_order(self) -> int:
         """The place of the next run in the order in which the tree's runs began."""
         self._order += 1
@@ -281,15 +259,21 @@ class Tree:
         try:
             await handler(request)
         except LedgerError as error:
-            self.fail(error)  # no fault of the author's: the answer is not recorded, and is asked for again
+            self._fail(request, error)  # no fault of the author's: the answer is not recorded, and is asked for again
         except BaseException as error:  # the author's code: its fault must not hang the run
             if not is_fault(error):
                 raise
             if getattr(error, "code", None) == "already_answered":
                 return  # somebody else was faster, or the run that asked was stopped
-            root = self.runs.get(self.root_run)
-            if root is not None:
-                root.stopping.ask_with_intent(f"on_request raised {type(error).__name__}: {error}", by="on_request")
+            run = self.runs.get(request.run_id)
+            lead = None if run is None else run.branch.lead_run
+            if lead is not None:
+                lead.stopping.ask_with_intent(f"on_request raised {type(error).__name__}: {error}", by="on_request")
+
+    def _fail(self, request: PermissionRequest, error: LedgerError) -> None:
+        run = self.runs.get(request.run_id)
+        for branch in self.branches if run is None else (run.branch,):
+            branch.fail(error)
 
     def help(self, work: Coroutine[Any, Any, Any], name: str) -> "asyncio.Task[Any]":
         """Run something beside the tree's runs; it ends with the tree at the latest."""
@@ -298,9 +282,8 @@ class Tree:
         task.add_done_callback(self._helpers.discard)
         return task
 
-    def abandon(self, task: "asyncio.Task[Any]", name: str) -> None:
+    def abandon(self, task: "asyncio.Task[Any]") -> None:
         """A call that did not end within the grace: it is fenced from writing, cancelled, and kept until it ends."""
-        self.stopping.append(name)
         task.cancel()
         self.services.keep(task)
 

@@ -57,7 +57,7 @@ class Driver:
                 return
             self.task = task_of(work, waits_for, name, context)
             if self._started is not None:
-                self._started.tree.landed(self.task)
+                self._started.branch.landed(self.task)
         else:
             self.task = asyncio.create_task(work, name=name)
         drivers.add(self)
@@ -131,7 +131,7 @@ class Driver:
         try:
             self._started = await self._start()
             if self.task is None:
-                self._started.tree.task_to_come = True
+                self._started.branch.task_to_come = True
             while True:
                 if self._stop is not None:
                     self._started.run.stopping.ask_with_intent(self._stop[0], by=self._stop[1])

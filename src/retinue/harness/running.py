@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from retinue.agent.branch import Branch
 from retinue.agent.conflicts import still_ours
 from retinue.agent.definition import AgentDefinition, envelope_from_blob
 from retinue.agent.output import OutputType
@@ -36,38 +37,40 @@ class Started:
     """A root run that is ready to be driven in this process."""
 
     def __init__(
-        self, agent: "Agent", tree: Tree, run: Run, context: RuntimeContext | None, thread: ThreadRow | None = None
+        self, agent: "Agent", branch: Branch, run: Run, context: RuntimeContext | None, thread: ThreadRow | None = None
     ) -> None:
         self._agent = agent
         self._thread = thread
-        self.tree = tree
+        self.branch = branch
         self.run = run
         self.context = context
 
     async def drive(self) -> RunResult:
-        """Drive the run to its end or until it waits on disk. The tree is closed then."""
-        runtime = self._agent.runtime
+        """Drive the run to its end or until it waits on disk. The tree is closed with its last branch."""
+        runtime, branch, tree = self._agent.runtime, self.branch, self.branch.tree
         try:
             end = await self.run.drive()
             result = await self._result(end)
             if self._thread is not None:
                 journal = self.run.journal
-                self.tree.services.projections.keep(
+                tree.services.projections.keep(
                     self._thread, generation=journal.generation, head=journal.head, projection=journal.projection
                 )
                 journal.projection = Projection()  # whoever still holds this run writes nothing into what is kept
-            if end.status == "cancelled" and self.tree.interruptions:
+            if end.status == "cancelled" and branch.interruptions:
                 raise asyncio.CancelledError  # the driver itself was cancelled: the end is recorded, now it learns of it
             return result
         finally:
-            runtime.trees.pop(self.tree.root_run, None)
-            await self.tree.close()
+            tree.branches.discard(branch)
+            if not tree.branches:
+                runtime.trees.pop(tree.root_run, None)
+                await tree.close()
 
     async def _result(self, end: RunEnd) -> RunResult:
         projection = self.run.projection
         requests = []
         if end.status == "waiting":
-            rows = await self._agent.runtime.ledger.requests(root_run=self.tree.root_run, state=RequestState.OPEN)
+            rows = await self._agent.runtime.ledger.requests(root_run=self.branch.tree.root_run, state=RequestState.OPEN)
             requests = [request_view(row) for row in rows]
         own = RunResult(
             status=end.status,
@@ -187,13 +190,15 @@ async def begin(
     )
     tree = _tree(agent, run_id, key, context, viewer, children=0)
     form = definition.output if output is UNSET else output
-    run = Run(tree, definition, run_row, projection, generation=generation, head=head, stored=False, output=form)
-    run.is_root = True
+    branch = Branch(tree, run_id)
+    tree.branches.add(branch)
+    run = Run(branch, definition, run_row, projection, generation=generation, head=head, stored=False, output=form)
+    run.is_lead = True
     stage_run(run, text, created=created, media=media, rules=plain_rules(agent.permissions))
     run.acknowledge = acknowledged
     runtime.trees[run_id] = tree
     tree.runs[run_id] = run
-    return Started(agent, tree, run, context, created or row)
+    return Started(agent, branch, run, context, created or row)
 
 
 async def _check_idle(runtime: Runtime, key: ThreadKey) -> str | None:
@@ -259,13 +264,15 @@ async def go_on(
     if root.run_id in runtime.trees:
         raise ThreadBusy(f"run `{root.run_id}` is running in this process", remedy="wait for it, or cancel it")
     tree = runtime.trees[root.run_id] = _tree(agent, root.run_id, root.key, context, viewer, children=0)
+    branch = Branch(tree, root.run_id)
+    tree.branches.add(branch)
     try:
-        run = await _taken(runtime, tree, await take_over(runtime, root, force=force), definition)
+        run = await _taken(runtime, branch, await take_over(runtime, root, force=force), definition)
     except BaseException:
         del runtime.trees[root.run_id]
         raise
     tree.runs[root.run_id] = run
-    return Started(agent, tree, run, context)
+    return Started(agent, branch, run, context)
 
 
 async def _children(ledger: Ledger, root: RunRow) -> int:
@@ -278,15 +285,15 @@ async def _children(ledger: Ledger, root: RunRow) -> int:
     return len(rows) - 1 + idle
 
 
-async def _taken(runtime: Runtime, tree: Tree, taken: RunRow, definition: AgentDefinition) -> Run:
+async def _taken(runtime: Runtime, branch: Branch, taken: RunRow, definition: AgentDefinition) -> Run:
     ledger = runtime.ledger
     stored = await ledger.journal(taken.key)
     assert stored is not None
     projection = project(stored.own, stored.inherited)
     blob = await ledger.blob(projection.envelope_hash)
-    tree.children = await _children(ledger, taken)
+    branch.tree.children = await _children(ledger, taken)
     run = Run(
-        tree,
+        branch,
         definition,
         taken,
         projection,
@@ -296,7 +303,7 @@ async def _taken(runtime: Runtime, tree: Tree, taken: RunRow, definition: AgentD
         envelope=None if blob is None else envelope_from_blob(blob, projection.envelope_hash),
         output=_known_form(runtime, definition, projection),
     )
-    run.is_root = True
+    run.is_lead = True
     await still_ours(run)
     await recover(run)
     return run

@@ -122,7 +122,7 @@ async def _make_child(
         projection = project(stored.own, stored.inherited)
         generation, head = stored.row.generation, stored.row.head
     output = definition.output or (run.output if wanted.inherits_output else None)
-    child = Run(run.tree, definition, row, projection, generation=generation, head=head, stored=False, output=output)
+    child = Run(run.branch, definition, row, projection, generation=generation, head=head, stored=False, output=output)
     stage_run(child, wanted.text, created=created, copied=copied)
     invocation = InvocationRow(
         invocation_id=invocation_id,
@@ -188,7 +188,7 @@ async def reattach(
     projection = project(stored.own, stored.inherited)
     blob = await ledger.blob(projection.envelope_hash)
     child = Run(
-        run.tree,
+        run.branch,
         definition,
         row,
         projection,
