@@ -58,7 +58,8 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rena
 
     `lineage` is the chain of run ids from the root to this run; `path` the agent ids along it, `invocations` the
     invocation ids. `owner` holds the lease while the run is `running`. `workspace` and `model` let a process that has no
-    code of the author's go on with an agent that is only a workspace and a model (M5).
+    code of the author's go on with an agent that is only a workspace and a model (M5). `branch` is the run of the background
+    task that it belongs to, if it belongs to one.
     """
 
     run_id: str
@@ -78,15 +79,22 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rena
     invocation_id: str | None = None
     workspace: str | None = None
     model: str | None = None
+    branch: str | None = None
 
     @property
     def root(self) -> str:
         """The run id of the tree's root."""
         return self.lineage[0]
 
+    @property
+    def lead(self) -> str:
+        """The run id of the run that is driven together with this one, and leads: the root's or a background task's."""
+        return self.branch or self.lineage[0]
+
 
 class InvocationRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """One delegation: from the call in the parent's journal to the child's thread and run.
+    """One delegation: from the call in the parent's journal to the child's thread and run. In the background it is a task, and
+    has a `task_id`.
 
     While it is `stopping`: `owner` is the process in which something of it has not stopped yet, `ends_as` the state that
     follows.
@@ -111,6 +119,7 @@ class InvocationRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     started_at: int
     updated_at: int
     mode: str = "synchronous"
+    task_id: str | None = None
     reason: str | None = None
     timeout_seconds: float | None = None
     owner: str | None = None

@@ -31,8 +31,10 @@ class RunState(StrEnum):
 
 
 class InvocationState(StrEnum):
-    """Where a delegation is. Exactly one terminal state, never changed (invariant 1)."""
+    """Where a delegation is. Exactly one terminal state, never changed (invariant 1). `pending`: a task that no process has
+    begun to drive yet (A-33)."""
 
+    PENDING = "pending"
     RUNNING = "running"
     WAITING = "waiting"
     STOPPING = "stopping"
@@ -76,8 +78,9 @@ RUN_TRANSITIONS: Final[Mapping[RunState, frozenset[RunState]]] = {
 }
 
 INVOCATION_TRANSITIONS: Final[Mapping[InvocationState, frozenset[InvocationState]]] = {
-    InvocationState.RUNNING: frozenset(InvocationState),
-    InvocationState.WAITING: frozenset(InvocationState) - {InvocationState.COMPLETED},
+    InvocationState.PENDING: frozenset(InvocationState) - {InvocationState.COMPLETED},
+    InvocationState.RUNNING: frozenset(InvocationState) - {InvocationState.PENDING},
+    InvocationState.WAITING: frozenset(InvocationState) - {InvocationState.PENDING, InvocationState.COMPLETED},
     InvocationState.STOPPING: frozenset({InvocationState.STOPPING, InvocationState.CANCELLED, InvocationState.FAILED}),
     InvocationState.COMPLETED: frozenset(),
     InvocationState.FAILED: frozenset(),

@@ -4,6 +4,7 @@ The reference for other backends: it keeps each promise of `port` in the plaines
 """
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 
 from retinue.ledger import rules, tables_removal
 from retinue.ledger.port import COLLECT_GRACE_MS, Collected, Journal, Outcome
@@ -202,6 +203,33 @@ class MemoryLedger:
             and (child is None or row.child == child)
             and (state is None or row.state is state)
         ]
+
+    async def task(self, task_id: str) -> InvocationRow | None:
+        """See `Ledger`."""
+        self._check_open()
+        return next((row for row in self._tables.invocations.values() if row.task_id == task_id), None)
+
+    async def tasks(
+        self,
+        *,
+        user: str | None = None,
+        session: str | None = None,
+        root_run: str | None = None,
+        unfinished: bool = False,
+        limit: int = 100,
+    ) -> list[InvocationRow]:
+        """See `Ledger`."""
+        self._check_open()
+        found = (
+            row
+            for row in reversed(self._tables.invocations.values())
+            if row.task_id is not None
+            and user in (None, row.parent.user)
+            and session in (None, row.parent.session)
+            and root_run in (None, row.root_run)
+            and not (unfinished and row.state.terminal)
+        )
+        return list(islice(found, limit))
 
     async def request(self, request_id: str) -> RequestRow | None:
         """See `Ledger`."""

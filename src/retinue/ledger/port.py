@@ -165,6 +165,23 @@ class Ledger(Protocol):
         """Delegations by the run that made them, by tree, by the child's thread, or by state, oldest first."""
         ...
 
+    async def task(self, task_id: str) -> InvocationRow | None:
+        """The delegation that runs in the background under this id."""
+        ...
+
+    async def tasks(
+        self,
+        *,
+        user: str | None = None,
+        session: str | None = None,
+        root_run: str | None = None,
+        unfinished: bool = False,
+        limit: int = 100,
+    ) -> list[InvocationRow]:
+        """Delegations in the background, newest first: of a user, of the session that they were given in, of a tree, or only
+        those that have not ended. `user` None: of every user."""
+        ...
+
     async def request(self, request_id: str) -> RequestRow | None:
         """The row of a request."""
         ...

@@ -200,6 +200,9 @@ def _invocation_failed(row: InvocationRow, who: str) -> Explanation:
 
 
 _INVOCATION: Final[dict[InvocationState, Callable[[InvocationRow, str], Explanation]]] = {
+    InvocationState.PENDING: lambda row, who: _said(
+        f"{_cap(who)} has been given, and no process has begun with it", waits_for="a process that has its agent to start"
+    ),
     InvocationState.RUNNING: lambda row, who: _said(f"{_cap(who)} is under way", waits_for="its child to end"),
     InvocationState.WAITING: lambda row, who: _said(
         f"{_cap(who)} waits, because its child waits for a person", waits_for="an answer to a request of its child"

@@ -40,6 +40,7 @@ NEXT: Final[dict[str, dict[str, set[str]]]] = {
         "waiting": {"running", "waiting", "failed", "cancelled"},
     },
     "invocation": {
+        "pending": {"pending", "running", "waiting", "stopping", "failed", "cancelled"},
         "running": {"running", "waiting", "stopping"} | _OPEN_ENDS,
         "waiting": {"running", "waiting", "stopping", "failed", "cancelled"},
         "stopping": {"stopping", "failed", "cancelled"},

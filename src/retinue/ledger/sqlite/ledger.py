@@ -231,6 +231,22 @@ class SqliteLedger:
         """See `Ledger`."""
         return await self._read(reads.invocations, parent_run, root_run, child, state)
 
+    async def task(self, task_id: str) -> InvocationRow | None:
+        """See `Ledger`."""
+        return await self._read(reads.task, task_id)
+
+    async def tasks(
+        self,
+        *,
+        user: str | None = None,
+        session: str | None = None,
+        root_run: str | None = None,
+        unfinished: bool = False,
+        limit: int = 100,
+    ) -> list[InvocationRow]:
+        """See `Ledger`."""
+        return await self._read(reads.tasks, user, session, root_run, unfinished, limit)
+
     async def request(self, request_id: str) -> RequestRow | None:
         """See `Ledger`."""
         return await self._read(reads.request, request_id)

@@ -10,7 +10,7 @@ import msgspec
 from retinue.damage import UNREADABLE, damaged
 from retinue.ledger import rules
 from retinue.ledger.port import Journal
-from retinue.ledger.sqlite.schema import IS_UNFINISHED
+from retinue.ledger.sqlite.schema import IS_UNENDED, IS_UNFINISHED
 from retinue.ledger.sqlite.segments import Segments
 from retinue.ledger.sqlite.writes import intent_of
 from retinue.ops import Draft, Record
@@ -35,6 +35,8 @@ __all__ = [
     "run",
     "runs",
     "state",
+    "task",
+    "tasks",
     "thread",
     "threads",
     "tree",
@@ -165,6 +167,22 @@ def invocations(
         sql += " AND ((parent_run = ? AND root_run = ?) OR (root_run = ? AND root_run <> parent_run))"
         values += [root_run] * 3
     return _all(db, f"SELECT body, invocation_id FROM invocation WHERE 1{sql} ORDER BY pos", values, _to_invocation)
+
+
+def task(db: sqlite3.Connection, task_id: str) -> InvocationRow | None:
+    """See `Ledger.task`."""
+    return _one(db, "SELECT body, invocation_id FROM invocation WHERE task_id = ?", (task_id,), _to_invocation)
+
+
+def tasks(
+    db: sqlite3.Connection, user: str | None, session: str | None, root_run: str | None, unfinished: bool, limit: int
+) -> list[InvocationRow]:
+    """See `Ledger.tasks`."""
+    sql, values = _where({"task_user": user, "task_session": session, "root_run": root_run})
+    if unfinished:
+        sql += f" AND {IS_UNENDED}"
+    select = f"SELECT body, invocation_id FROM invocation WHERE task_id IS NOT NULL{sql} ORDER BY pos DESC LIMIT ?"
+    return _all(db, select, [*values, limit], _to_invocation)
 
 
 def request(db: sqlite3.Connection, request_id: str) -> RequestRow | None:

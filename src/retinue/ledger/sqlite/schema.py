@@ -5,13 +5,16 @@ from typing import Final
 
 from retinue.errors import LedgerUnavailable
 
-__all__ = ["APPLICATION_ID", "IS_UNFINISHED", "MIGRATIONS", "migrate"]
+__all__ = ["APPLICATION_ID", "IS_UNENDED", "IS_UNFINISHED", "MIGRATIONS", "migrate"]
 
 APPLICATION_ID: Final = 0x52455449
 """`RETI`, in the header of the file: it tells a ledger from any other SQLite database."""
 
 IS_UNFINISHED: Final = "state IN ('running', 'waiting')"
 """The condition on runs that the index `run_unfinished` is made for: SQLite uses it where a query says it in these words."""
+
+IS_UNENDED: Final = "state IN ('pending', 'running', 'waiting', 'stopping')"
+"""The same on delegations, for the index `invocation_unended`."""
 
 _V1: Final = (
     # `head`, `generation`, `updated_at` and `deleted` move; the rest of a thread's row is its body.
@@ -95,7 +98,17 @@ _V4: Final = (
     "CREATE INDEX invocation_below ON invocation(root_run) WHERE root_run <> parent_run",
 )
 
-MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (_V1, _V2, _V3, _V4)
+_V5: Final = (
+    # of a delegation in the background only
+    "ALTER TABLE invocation ADD COLUMN task_id TEXT",
+    "ALTER TABLE invocation ADD COLUMN task_user TEXT",
+    "ALTER TABLE invocation ADD COLUMN task_session TEXT",
+    "CREATE UNIQUE INDEX invocation_task ON invocation(task_id) WHERE task_id IS NOT NULL",
+    "CREATE INDEX invocation_tasks ON invocation(task_session) WHERE task_id IS NOT NULL",
+    f"CREATE INDEX invocation_unended ON invocation(state) WHERE task_id IS NOT NULL AND {IS_UNENDED}",
+)
+
+MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (_V1, _V2, _V3, _V4, _V5)
 """Statements by version: entry 0 makes version 1 of an empty file, entry n takes version n to n + 1. Only ever appended to."""
 
 

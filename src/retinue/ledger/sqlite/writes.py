@@ -72,11 +72,12 @@ _INSERT_RUN: Final = (
 )
 _UPDATE_RUN: Final = "UPDATE run SET state = ?, attempt = ?, body = ? WHERE run_id = ? AND state = ? AND attempt = ?"
 _INSERT_INVOCATION: Final = (
-    "INSERT INTO invocation(invocation_id, parent_run, root_run, child_user, child_session, child_thread, state, attempt, body)"
-    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+    "INSERT INTO invocation(invocation_id, parent_run, root_run, child_user, child_session, child_thread, state, attempt, body,"
+    " task_id, task_user, task_session) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
 )
 _UPDATE_INVOCATION: Final = (
-    "UPDATE invocation SET state = ?, attempt = ?, body = ? WHERE invocation_id = ? AND state = ? AND attempt = ?"
+    "UPDATE invocation SET state = ?, attempt = ?, body = ?, task_id = ?, task_user = ?, task_session = ?"
+    " WHERE invocation_id = ? AND state = ? AND attempt = ?"
 )
 _INSERT_REQUEST: Final = (
     "INSERT INTO request(request_id, root_run, root_user, root_session, root_thread, state, body) VALUES (?, ?, ?, ?, ?, ?, ?)"
@@ -282,11 +283,13 @@ class Writes:
         row, expect = op.row, op.expect
         if not rules.invocation_step_allowed(op):
             self._refuse_invocation(op)
+        task = (None, None, None) if row.task_id is None else (row.task_id, row.parent.user, row.parent.session)
         if expect is None:
-            values = (row.invocation_id, row.parent_run, row.root_run, *row.child, row.state.value, row.attempt, _encode(row))
+            ids = (row.invocation_id, row.parent_run, row.root_run, *row.child)
+            values = (*ids, row.state.value, row.attempt, _encode(row), *task)
             cursor = self._execute(_INSERT_INVOCATION, values)
         else:
-            values = (row.state.value, row.attempt, _encode(row), row.invocation_id, expect[0].value, expect[1])
+            values = (row.state.value, row.attempt, _encode(row), *task, row.invocation_id, expect[0].value, expect[1])
             cursor = self._execute(_UPDATE_INVOCATION, values)
         if cursor.rowcount != 1:
             self._refuse_invocation(op)

@@ -127,6 +127,30 @@ async def invocations_are_listed_by_parent_tree_and_child(ledger: Ledger) -> Non
 
 
 @check
+async def tasks_are_listed_by_scope_and_tree_and_found_by_id(ledger: Ledger) -> None:
+    parent, other, child = key_of("parent"), ThreadKey("ann", "ses2", "main"), key_of("child")
+    await ledger.commit([create(parent), create(other), create(child, hidden=True)])
+    plain = invocation_row("inv_0", parent, child)
+    first = invocation_row("inv_1", parent, child, mode="background", task_id="task_1", state=InvocationState.PENDING)
+    second = invocation_row("inv_2", other, child, mode="background", task_id="task_2", root_run="run_9")
+    await ledger.commit([PutInvocation(row) for row in (plain, first, second)])
+    same(await ledger.task("task_1"), first)
+    same(await ledger.task("task_3"), None)
+    same([row.task_id for row in await ledger.tasks()], ["task_2", "task_1"])
+    same([row.task_id for row in await ledger.tasks(user="ann")], ["task_2"])
+    same([row.task_id for row in await ledger.tasks(user="", session="ses")], ["task_1"])
+    same([row.task_id for row in await ledger.tasks(root_run="run_9")], ["task_2"])
+    same([row.task_id for row in await ledger.tasks(limit=1)], ["task_2"])
+    ended = msgspec.structs.replace(second, state=InvocationState.COMPLETED)
+    await ledger.commit([PutInvocation(ended, (InvocationState.RUNNING, 1))])
+    same([row.task_id for row in await ledger.tasks(unfinished=True)], ["task_1"])
+    promoted = msgspec.structs.replace(plain, mode="background", task_id="task_4")
+    await ledger.commit([PutInvocation(promoted, (InvocationState.RUNNING, 1))])
+    same([row.task_id for row in await ledger.tasks(unfinished=True)], ["task_1", "task_4"])
+    same(await ledger.task("task_4"), promoted)
+
+
+@check
 async def requests_are_listed_by_tree_root_and_scope(ledger: Ledger) -> None:
     main, other, foreign = key_of(), key_of("other"), key_of(user="ann")
     rows = [
@@ -168,6 +192,7 @@ CHECKS = (
     a_label_belongs_to_one_child_of_a_session,
     runs_are_listed_newest_first_and_trees_oldest_first,
     invocations_are_listed_by_parent_tree_and_child,
+    tasks_are_listed_by_scope_and_tree_and_found_by_id,
     requests_are_listed_by_tree_root_and_scope,
     tenants_are_apart,
 )
