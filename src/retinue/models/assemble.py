@@ -63,6 +63,8 @@ class Assembler:
         self.model: str | None = None
         self.received = False
         """Whether any content has come."""
+        self.heard = 0
+        """How often something of the answer has come. What only keeps the connection open does not count."""
         self._text: list[str] = []
         self._reasoning: list[str] = []
         self._mend_text = Mender()
@@ -117,6 +119,7 @@ class Assembler:
         for key, value in piece.items():
             if key not in _OWN_KEYS and value is not None:
                 self._extras[key] = _merged(self._extras.get(key), value, key)
+                self.heard += bool(value)  # what one provider alone says may be all that there is for a while
         calls: Any = piece.get("tool_calls") or []
         if not isinstance(calls, list):
             raise BadStream("`tool_calls` is not a list")
@@ -149,6 +152,7 @@ class Assembler:
         return shown
 
     def _show_text(self, text: str) -> list[Delta]:
+        self.heard += bool(text)
         if not (text and (clean := self._mend_text.feed(text))):
             return []
         self.received = True
@@ -156,6 +160,7 @@ class Assembler:
         return [TextDelta(clean)]
 
     def _show_reasoning(self, text: str) -> list[Delta]:
+        self.heard += bool(text)
         if not (text and (clean := self._mend_reasoning.feed(text))):
             return []
         self.received = True
@@ -180,6 +185,7 @@ class Assembler:
         if name and not call.arguments and not (repeats and name == call.name):
             call.name += name
         arguments: Any = parts.get("arguments")
+        self.heard += bool(arguments)
         if isinstance(arguments, str):
             call.arguments += arguments
         elif arguments is not None:  # some servers send the object itself
@@ -189,6 +195,7 @@ class Assembler:
                 call.extras[key] = _merged(call.extras.get(key), value, key)
 
     def _new(self) -> _Call:
+        self.heard += 1
         call = _Call()
         self._calls.append(call)
         return call

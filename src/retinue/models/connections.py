@@ -30,14 +30,18 @@ class Connections:
     Args:
         limit: Connections open at once, in each pool.
         connect_timeout: Seconds for making one.
-        idle_timeout: Seconds of silence in an exchange, by `clock`.
+        idle_timeout: Seconds in an exchange without a byte, by `clock`.
+        keep_alive_timeout: Seconds in an exchange in which nothing of the answer comes.
         clock: For the idle time.
     """
 
-    def __init__(self, *, limit: int, connect_timeout: float, idle_timeout: float, clock: Clock) -> None:
+    def __init__(
+        self, *, limit: int, connect_timeout: float, idle_timeout: float, keep_alive_timeout: float, clock: Clock
+    ) -> None:
         self._limit = limit
         self._connect_timeout = connect_timeout
         self._idle_timeout = idle_timeout
+        self._keep_alive_timeout = keep_alive_timeout
         self._clock = clock
         self.pools: dict[asyncio.AbstractEventLoop, Pool] = {}
 
@@ -46,21 +50,25 @@ class Connections:
         loop = asyncio.get_running_loop()
         pool = self.pools.get(loop)
         if pool is None or pool.session.closed:
-            for other in [other for other in self.pools if other.is_closed()]:
-                self.pools.pop(other).session.detach()
-            pool = self.pools[loop] = Pool(self._session(), IdleWatches(self._clock, self._idle_timeout))
+            self._let_go()
+            watches = IdleWatches(self._clock, self._idle_timeout, self._keep_alive_timeout)
+            pool = self.pools[loop] = Pool(self._session(), watches)
         return pool
 
     async def close(self) -> None:
-        """Close all pools. A call afterwards opens a new one."""
-        here = asyncio.get_running_loop()
-        pools, self.pools = self.pools, {}
-        for loop, pool in pools.items():
-            if loop is here:
-                await pool.close()
-            elif loop.is_running():
-                await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(pool.close(), loop))
-            else:
+        """Close the pool of the running loop, and let go what loops that are over have left open.
+
+        That of another loop stays: a call there may be using it, and to wait for that loop may be to wait for ever. A call
+        afterwards opens a new pool.
+        """
+        pool = self.pools.pop(asyncio.get_running_loop(), None)
+        self._let_go()
+        if pool is not None:
+            await pool.close()
+
+    def _let_go(self) -> None:
+        for other in list(self.pools):
+            if other.is_closed() and (pool := self.pools.pop(other, None)) is not None:
                 pool.session.detach()  # nobody can close it any more; its sockets go with it
 
     def _session(self) -> "aiohttp.ClientSession":

@@ -47,12 +47,13 @@ async def exchange(
     # Redirects are never followed: the request carries the key and the conversation.
     sent = body if len(body) <= _LARGE else BytesIO(body)  # in pieces, so that others get their turn
     post = pool.session.post(url, data=sent, headers=headers, allow_redirects=False, proxy=proxy.url if proxy else None)
+    watch = pool.watches.watch()
     try:
-        async with pool.watches.watch() as watch, post as response:
+        async with watch, post as response:
             watch.touch()
             return await reader.read(response, watch, url)
     except (aiohttp.ClientError, OSError) as error:  # TimeoutError is an OSError
-        return reader.broken(error, pool.watches.seconds)
+        return reader.broken(error, watch.silence)
 
 
 class _Reader:
@@ -91,14 +92,15 @@ class _Reader:
             watch.touch()
             first += piece
         if first.lstrip()[:1] in (b"{", b"<", b"["):
-            return self._document(first + await _bytes(response, watch))
+            return self._document(first + await _bytes(response, watch, said=True))
         events = EventStream()
         piece = first
         while piece:
-            watch.touch()
+            before = self._assembler.heard
             for data in events.feed(piece):
                 if (fault := self._event(data)) is not None:
                     return fault
+            watch.touch(said=self._assembler.heard != before)
             if self._done:
                 await _drain(response)
                 return self._answer()
@@ -121,7 +123,7 @@ class _Reader:
         if data == b"[DONE]":
             self._done = True
             return None
-        if self._done:
+        if self._done or not data.strip():  # an event without data says nothing: a keep-alive
             return None
         if (plain := plain_chunk(data)) is not None:
             for delta in self._assembler.feed_plain(plain):
@@ -162,7 +164,7 @@ class _Reader:
             return Fault("stream_broken", "the connection was closed before the end of the answer")
         return Fault("bad_response", "it is neither JSON nor a stream of events")
 
-    def broken(self, error: Exception, idle_timeout: float) -> ModelAnswer | Fault:
+    def broken(self, error: Exception, silence: str) -> ModelAnswer | Fault:
         """What an exception of the transport means at this point."""
         import aiohttp
 
@@ -171,7 +173,7 @@ class _Reader:
         if isinstance(error, aiohttp.ConnectionTimeoutError):
             return Fault("timeout", "no connection was made in time")
         if isinstance(error, TimeoutError):
-            return Fault("timeout", f"not a byte in {idle_timeout:g} s")
+            return Fault("timeout", silence)
         if self._started:
             return Fault("stream_broken", "the connection was lost in the middle of the answer")
         if isinstance(error, (aiohttp.ClientSSLError, aiohttp.ClientConnectorCertificateError)):
@@ -191,12 +193,12 @@ class _Reader:
         return Fault("bad_response", f"it does not speak HTTP as expected ({type(error).__name__})")
 
 
-async def _bytes(response: "aiohttp.ClientResponse", watch: IdleWatch, limit: int | None = None) -> bytes:
-    """The rest of a body, at most `limit` bytes."""
+async def _bytes(response: "aiohttp.ClientResponse", watch: IdleWatch, limit: int | None = None, *, said: bool = False) -> bytes:
+    """The rest of a body, at most `limit` bytes. `said`: it is the answer itself, where white space alone keeps alive."""
     pieces: list[bytes] = []
     size = 0
     while (limit is None or size < limit) and (piece := await response.content.readany()):
-        watch.touch()
+        watch.touch(said=said and not piece.isspace())
         pieces.append(piece)
         size += len(piece)
     return b"".join(pieces)

@@ -62,7 +62,9 @@ class OpenAIChatModel:
         provider: The provider's name; left out it follows from `base_url` (host and port where it is not known).
         headers: Further headers of each request; a value may be a `SecretRef`.
         connect_timeout: Seconds for making a connection.
-        idle_timeout: Seconds between two bytes of an answer, and before the first one. There is no limit in total.
+        idle_timeout: Seconds between two bytes of an answer, and before the first one.
+        keep_alive_timeout: Seconds in which a server may keep the connection alive (comments, empty events) while nothing of
+            the answer comes; never less than `idle_timeout`. There is no limit in total for an answer that comes.
         retries: How often a call that failed for a passing reason is tried again, as long as nothing was shown of it.
         clock: For waits and idle times.
         max_connections: Open at once to this model.
@@ -86,6 +88,7 @@ class OpenAIChatModel:
         headers: Mapping[str, str | SecretRef] | None = None,
         connect_timeout: float = 10.0,
         idle_timeout: float = 300.0,
+        keep_alive_timeout: float = 1800.0,
         retries: int = 2,
         clock: Clock | None = None,
         max_connections: int = 256,
@@ -103,7 +106,11 @@ class OpenAIChatModel:
         self._retries = retries
         self._clock = clock or SystemClock()
         self._connections = Connections(
-            limit=max_connections, connect_timeout=connect_timeout, idle_timeout=idle_timeout, clock=self._clock
+            limit=max_connections,
+            connect_timeout=connect_timeout,
+            idle_timeout=idle_timeout,
+            keep_alive_timeout=keep_alive_timeout,
+            clock=self._clock,
         )
         self._jitter = jitter
         self._local = is_loopback(self.profile.base_url)
@@ -206,7 +213,7 @@ class OpenAIChatModel:
         )
 
     async def close(self) -> None:
-        """See `ChatModel`. It may be used again afterwards: the next call opens a new pool."""
+        """See `ChatModel`: what this event loop opened. It may be used again afterwards: the next call opens a new pool."""
         await self._connections.close()
 
     def _wait(self, fault: Fault, attempt: int) -> float | None:
