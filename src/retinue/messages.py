@@ -111,13 +111,15 @@ class OutputSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
 class UserMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", tag_field="role", tag="user"):
     """What a person or a parent agent wrote. A `notice` is written by the harness (background result, roster change).
 
-    `parts` are the pictures and files that came with it: in `text` the line of each stands where it belongs.
+    `parts` are the pictures and files that came with it: in `text` the line of each stands where it belongs. `blobs` are the
+    stored texts that a notice names.
     """
 
     id: str
     text: str
     notice: str | None = None
     parts: tuple[MediaRef, ...] = ()
+    blobs: tuple[BlobRef, ...] = ()
 
 
 class AssistantMessage(

@@ -94,7 +94,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rena
 
 class InvocationRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """One delegation: from the call in the parent's journal to the child's thread and run. In the background it is a task, and
-    has a `task_id`.
+    has a `task_id`, and the parent's model is told of the ends in `notify`.
 
     While it is `stopping`: `owner` is the process in which something of it has not stopped yet, `ends_as` the state that
     follows.
@@ -120,6 +120,7 @@ class InvocationRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     updated_at: int
     mode: str = "synchronous"
     task_id: str | None = None
+    notify: tuple[str, ...] = ("completed", "failed")
     reason: str | None = None
     timeout_seconds: float | None = None
     owner: str | None = None

@@ -19,7 +19,7 @@ __all__ = ["Branch"]
 class Branch:
     """The shared state of the runs that one driver drives. `lead` is the id of the run at their top."""
 
-    __slots__ = ("failure", "given_up", "interruptions", "lead", "stuck", "task_to_come", "tree")
+    __slots__ = ("failure", "given_up", "interruptions", "lead", "over", "stuck", "task_to_come", "tree")
 
     def __init__(self, tree: "Tree", lead: str) -> None:
         self.tree = tree
@@ -30,6 +30,8 @@ class Branch:
         self.failure: LedgerError | None = None
         self.task_to_come = False
         """Whether the runs are still driven in their caller's task (`begun`): each gets its own when it has to wait."""
+        self.over = asyncio.Event()
+        """Set when it is driven no more: its runs have ended, or wait on disk."""
         self.stuck: list[str] = []
         """The calls that were left behind because they did not end within the grace."""
 
@@ -37,6 +39,11 @@ class Branch:
     def lead_run(self) -> "Run | None":
         """The run at the top, if it is there."""
         return self.tree.runs.get(self.lead)
+
+    def is_below(self, run_id: str) -> bool:
+        """Whether it was made by this run, or by one below it."""
+        lead = self.lead_run
+        return lead is not None and self.lead != run_id and run_id in lead.row.lineage
 
     def runs(self) -> "list[Run]":
         """The runs that are driven."""

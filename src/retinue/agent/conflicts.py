@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import compress
 from typing import TYPE_CHECKING, Final
 
-from retinue.agent.projection import project
+from retinue.agent.projection import TASK_NOTICE, project
 from retinue.errors import LeaseLost, LedgerConflict, ThreadBusy, UnknownId
 from retinue.events import (
     Event,
@@ -23,6 +23,7 @@ from retinue.events import (
     ToolCallResultEvent,
     decode,
 )
+from retinue.messages import UserMessage
 from retinue.ops import Append, CreateThread, DropDraft, Op, PutBlob, PutRun, PutState, Record, RequestCancel
 from retinue.rows import RunRow, ThreadKey
 
@@ -126,9 +127,15 @@ def _stands(key: ThreadKey, events: Sequence[Event], ops: Sequence[Op]) -> list[
     unmade = {op.row.metadata.get("parentToolCallId") for op in ops if isinstance(op, CreateThread) and op.row.parent == key}
     return [
         isinstance(event, _HAPPENED)
+        and not _of_tasks(event)
         and not (isinstance(event, ToolCallResultEvent) and (event.call in void or event.call_id in unmade))
         for event in events
     ]
+
+
+def _of_tasks(event: Event) -> bool:
+    """Whether it is the notice of tasks: their mail still lies there, and is taken again."""
+    return isinstance(event, MessageEvent) and isinstance(event.message, UserMessage) and event.message.notice == TASK_NOTICE
 
 
 def _forget_unmade(run: "Run", ops: Sequence[Op]) -> None:

@@ -27,6 +27,7 @@ __all__ = [
     "RunCalls",
     "Step",
     "TakeAnswer",
+    "TakeTasks",
     "WaitForAnswer",
     "next_step",
     "read_answer",
@@ -105,6 +106,12 @@ class TakeAnswer(msgspec.Struct, frozen=True, gc=False):
     ref: CallRef | None
 
 
+class TakeTasks(msgspec.Struct, frozen=True, gc=False):
+    """Tasks in the background have ended, which lie in the mailbox: tell the run, before its model is asked again (D-20)."""
+
+    mail_ids: tuple[str, ...]
+
+
 class WaitForAnswer(msgspec.Struct, frozen=True, gc=False):
     """Every open call waits for a person."""
 
@@ -120,7 +127,7 @@ class Finish(msgspec.Struct, frozen=True, gc=False):
     remedy: str | None = None
 
 
-Step: TypeAlias = AskModel | CheckOutput | GiveBack | RunCalls | TakeAnswer | WaitForAnswer | Finish
+Step: TypeAlias = AskModel | CheckOutput | GiveBack | RunCalls | TakeAnswer | TakeTasks | WaitForAnswer | Finish
 
 
 class AnswerMail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
@@ -175,6 +182,8 @@ def next_step(projection: Projection, mail: Sequence[Mail], tools: Mapping[str, 
         return _limit(projection)
     if projection.answered is not None and projection.last is not None and not projection.last.calls:
         return _answer_step(projection, projection.answered.finish_reason)
+    if ended := tuple(letter.mail_id for letter in mail if letter.kind == "task"):
+        return TakeTasks(ended)
     wrap_up = projection.turns_used >= projection.max_iters
     return AskModel(projection.turns + 1, wrap_up=wrap_up, repair=projection.repairing)
 

@@ -44,6 +44,9 @@ __all__ = ["OUTPUT_NOTICE", "OpenCalls", "Projection", "inherited_history", "pro
 OUTPUT_NOTICE: Final = "output"
 """The kind of the notice that gives an answer back whose form is not the one that the run asks for."""
 
+TASK_NOTICE: Final = "background-task"
+"""The kind of the notice that tells how tasks in the background ended (D-20)."""
+
 Terminal = SubAgentInvocationCompletedEvent | SubAgentInvocationFailedEvent | SubAgentInvocationCancelledEvent
 
 
@@ -185,6 +188,7 @@ class Projection:
             self.history.append(Entry(message))
             if message.parts:
                 self._add_media(message.parts)
+            self.cut = self.cut or bool(message.blobs)
             self.answered = None  # there is something to answer again
             if message.notice == OUTPUT_NOTICE and self.output is not None:
                 self.repairs += 1

@@ -17,7 +17,7 @@ from retinue.agent.ports import CallHandler, CallOutcome, Prepared
 from retinue.agent.texts import bounded
 from retinue.config import Verdict
 from retinue.events import SubAgentInvocationStartedEvent
-from retinue.messages import BlobRef, CallRef, Entry, ToolCall, ToolResult
+from retinue.messages import BlobRef, CallRef, Entry, ToolCall, ToolResult, UserMessage
 from retinue.models.port import ToolSpec
 from retinue.models.text import mend, mend_all
 from retinue.ops import PutBlob
@@ -55,7 +55,7 @@ def cut(text: str, limit: int) -> tuple[str, BlobRef, PutBlob]:
 def held(history: Sequence[Entry]) -> Iterable[BlobRef]:
     """The references that a history holds, the newest first."""
     for entry in reversed(history):
-        if isinstance(entry.message, ToolResult):
+        if isinstance(entry.message, ToolResult | UserMessage):
             yield from entry.message.blobs
 
 

@@ -6,7 +6,7 @@ intent to stop in the journal.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -26,12 +26,14 @@ from retinue.agent.next_step import (
     GiveBack,
     RunCalls,
     TakeAnswer,
+    TakeTasks,
     WaitForAnswer,
     next_step,
 )
 from retinue.agent.output import Checked, OutputType, check_answer, give_back
 from retinue.agent.projection import OUTPUT_NOTICE, Projection
 from retinue.agent.stopping import Stopping
+from retinue.agent.tasks import take_tasks
 from retinue.agent.texts import notice
 from retinue.agent.tool_handler import make_context
 from retinue.agent.tree import MIDDLEWARE_STATE
@@ -100,6 +102,9 @@ class Run:
         self.place = tree.slots.place(row.depth, tree.next_order())
         self.journal = self._journal(row, projection, generation=generation, head=head, stored=stored)
         self.is_lead = False
+        self.ending: Callable[[RunEnd], None] | None = None
+        """What else belongs to the commit of this run's end, or of its wait."""
+        self.begun_anew: Callable[[], None] | None = None
         self.acknowledge = False
         self.stopping = Stopping(self)
         self.calls = Calls(self)
@@ -129,6 +134,8 @@ class Run:
         """Go on from what the ledger holds; what was staged is given up."""
         self.journal = self._journal(row, projection, generation=generation, head=head, stored=True)
         self._mail_waits, self._taken = True, ()
+        if self.begun_anew is not None:
+            self.begun_anew()
 
     @property
     def stop_reason(self) -> str | None:
@@ -290,6 +297,8 @@ class Run:
                 return await self._suspend()
         elif isinstance(step, TakeAnswer):
             self._take_answer(step)
+        elif isinstance(step, TakeTasks):
+            await take_tasks(self, self._taking(step.mail_ids))
         elif isinstance(step, WaitForAnswer):
             if self.calls.busy:
                 await self.calls.bring_on(())
@@ -312,8 +321,7 @@ class Run:
 
     def _take_answer(self, step: TakeAnswer) -> None:
         answer = step.answer
-        self._mail = [letter for letter in self._mail if letter.mail_id != step.mail_id]
-        self._taken = (*self._taken, step.mail_id)  # until that is committed, it still lies there
+        self._taking((step.mail_id,))
         self.journal.stage_op(TakeMail(self.row.key, step.mail_id))
         if step.ref is not None:
             self.journal.stage(
@@ -327,6 +335,13 @@ class Run:
                 )
             )
 
+    def _taking(self, mail_ids: Sequence[str]) -> list[Mail]:
+        """The letters with these ids, which are not seen any more: until their taking is committed, they still lie there."""
+        letters = [letter for letter in self._mail if letter.mail_id in mail_ids]
+        self._mail = [letter for letter in self._mail if letter.mail_id not in mail_ids]
+        self._taken = (*self._taken, *mail_ids)
+        return letters
+
     def _ask_again(self) -> None:
         """Requests that an earlier attempt opened are shown to whoever is there now: nobody else would ask them (D-28)."""
         batch = self.projection.open
@@ -339,15 +354,23 @@ class Run:
                 self.tree.asked(placed)
 
     async def _finish(self, step: Finish) -> RunEnd:
+        if step.status == "cancelled" and self.is_lead:
+            await self._tasks_ended()
         if self.projection.finished is None:
             self._stage_end(step)
+        ended = self.projection.finished
+        assert ended is not None
+        return await self._leave(RunEnd(step.status, ended.reason, ended.message, ended.remedy))
+
+    async def _leave(self, end: RunEnd) -> RunEnd:
+        """Commit how this attempt ended; a child's end rides with its parent's result."""
+        if self.ending is not None:
+            self.ending(end)
         if self.is_lead:
             await self.journal.flush()
         elif self.journal.in_flight:
             await self.journal.settle()
-        ended = self.projection.finished
-        assert ended is not None
-        return RunEnd(step.status, ended.reason, ended.message, ended.remedy)
+        return end
 
     def _stage_end(self, step: Finish) -> None:
         projection = self.projection
@@ -379,11 +402,23 @@ class Run:
         self.journal.put_run(
             msgspec.structs.replace(self.row, state=RunState.WAITING, owner=None, updated_at=self.journal.clock.now_ms())
         )
-        if self.is_lead:
-            await self.journal.flush()
-        elif self.journal.in_flight:
-            await self.journal.settle()
-        return RunEnd("waiting", "permission")
+        return await self._leave(RunEnd("waiting", "permission"))
+
+    async def _tasks_ended(self) -> None:
+        """The end of a run that was stopped waits for the tasks below it in this process, no longer than the grace (M8)."""
+        deadline = self.stopping.deadline
+        while True:
+            below = [one.over for one in self.tree.branches if one is not self.branch and one.is_below(self.row.run_id)]
+            left = deadline - self.journal.clock.monotonic()
+            if not below or left <= 0:
+                return
+            waits = [asyncio.create_task(over.wait(), name="retinue wait for a task's end") for over in below]
+            try:
+                await self.wait_any(waits, left)
+            finally:
+                for one in waits:
+                    one.cancel()
+                await asyncio.gather(*waits, return_exceptions=True)
 
     # Waiting and waking
 

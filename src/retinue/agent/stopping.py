@@ -62,6 +62,9 @@ class Stopping:
         run.tree.stops.setdefault(run.row.run_id, below or reason)
         self._at = run.journal.clock.monotonic()
         run.calls.stop(below or reason)
+        for branch in list(run.tree.branches):  # tasks end with what they were given by
+            if branch is not run.branch and branch.is_below(run.row.run_id) and (lead := branch.lead_run) is not None:
+                lead.stopping.ask(below or reason)
         if self.interruptible and self.task is not None:
             self.interruptible = False
             self._interrupting = True

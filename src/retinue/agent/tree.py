@@ -157,6 +157,10 @@ class Viewer:
         return event
 
 
+def _nobody(_task: Any) -> None:
+    """Who has nobody to drive tasks leaves them in the ledger."""
+
+
 class Tree:
     """The shared state of a tree of runs in this process."""
 
@@ -184,6 +188,8 @@ class Tree:
         self.busy: set[ThreadKey] = set()
         self.answered: set[str] = set()
         self.branches: set[Branch] = set()
+        self.launch: Callable[[Any], None] = _nobody
+        """Drives a task beside the run that gave it, once its row is committed (floor 8 knows how)."""
         self.stops: dict[str, str] = {}
         self.revisit: set[str] = set()
         self._states: dict[tuple[str, str], dict[str, Any]] = {}

@@ -7,6 +7,7 @@ import msgspec
 
 from retinue.agent.journal import Batch
 from retinue.agent.ports import CallOutcome, Prepared
+from retinue.agent.projection import Terminal
 from retinue.agent.results import named_in
 from retinue.agent.run import Run, RunEnd
 from retinue.agent.stopping import until_stopped
@@ -22,7 +23,7 @@ from retinue.rows import InvocationRow
 from retinue.states import InvocationState, ResultStatus
 from retinue.subagents.delegation import ChildEnd, Format
 
-__all__ = ["Child"]
+__all__ = ["TIMEOUT", "TIME_LIMIT", "Child", "child_end", "lifecycle_event"]
 
 SUMMARY_CHARACTERS: Final = 2_000
 TIMEOUT: Final = "timeout"
@@ -87,27 +88,17 @@ class Child:
                 self.put(InvocationState.WAITING, batch.ops.append)
             return CallOutcome(suspended=True, batch=batch)
         self._run.tree.busy.discard(self._invocation.child)
-        text, wanted = self._child.projection.text, self._child.projection.output
-        if end.status == "completed" and wanted is not None:
-            text = dumps(self._child.answer().plain).decode()  # the value alone, whatever stood around it
-        status, reason, message = end.status, end.reason, end.message
-        if end.status == "cancelled" and end.reason == TIME_LIMIT:
-            seconds = self._invocation.timeout_seconds
-            limit = "" if seconds is None else f" of {seconds:g} s"
-            told = f"the time limit{limit} was reached"
-            status, reason, message = TIMEOUT, TIMEOUT, f"{told}; {message}" if message else told
-        state = InvocationState.FAILED if status == TIMEOUT else InvocationState(end.status)
+        ended = child_end(self._child, self._invocation, end)
         if end.status == "cancelled" and self._child.stopping.stuck:
-            self._stay_stopping(state, batch, reason)
+            self._stay_stopping(ended.state, batch, ended.reason)
         else:
-            self.put(state, batch.ops.append, reason)
-        child_end = ChildEnd(status=status, text=text, reason=reason, message=message, remedy=end.remedy, row=self._invocation)
+            self.put(ended.state, batch.ops.append, ended.reason)
         return CallOutcome(
-            content=self._words.content(child_end),
-            status=_RESULT_STATUS[status],
-            metadata=self._metadata(status, reason),
-            blobs=named_in(text, self._child.projection.history),
-            events=[self._terminal(child_end)],
+            content=self._words.content(ended),
+            status=_RESULT_STATUS[ended.status],
+            metadata=self._metadata(ended.status, ended.reason),
+            blobs=named_in(ended.text, self._child.projection.history),
+            events=[lifecycle_event(self._child, self._invocation, ended)],
             batch=batch,
         )
 
@@ -137,28 +128,41 @@ class Child:
             made |= {"contentType": "application/json", "outputName": wanted.name}
         return made
 
-    def _terminal(
-        self, end: ChildEnd
-    ) -> SubAgentInvocationCompletedEvent | SubAgentInvocationFailedEvent | SubAgentInvocationCancelledEvent:
-        row, projection = self._invocation, self._child.projection
-        common: dict[str, Any] = {
-            "invocation_id": row.invocation_id,
-            "call": row.call,
-            "parent_tool_call_id": row.call_id,
-            "child_agent_id": row.child_agent_id,
-            "child_session_id": row.child.session,
-            "child_thread_id": row.child.thread,
-            "context_policy": row.context_policy,
-            "depth": row.depth,
-            "usage": projection.tree_usage,
-            "cost": projection.cost,
-        }
-        text = bounded(end.text, SUMMARY_CHARACTERS)
-        if end.status == "completed":
-            return SubAgentInvocationCompletedEvent(summary=text, **common)
-        if end.status == "cancelled":
-            return SubAgentInvocationCancelledEvent(reason=end.reason or "", partial_text=text, **common)
-        return SubAgentInvocationFailedEvent(error_type=end.reason or "failed", message=end.message, partial_text=text, **common)
+
+def child_end(child: Run, row: InvocationRow, end: RunEnd) -> ChildEnd:
+    """How a delegation ended whose child came to this end."""
+    text, wanted = child.projection.text, child.projection.output
+    if end.status == "completed" and wanted is not None:
+        text = dumps(child.answer().plain).decode()  # the value alone, whatever stood around it
+    status, reason, message = end.status, end.reason, end.message
+    if end.status == "cancelled" and end.reason == TIME_LIMIT:
+        limit = "" if row.timeout_seconds is None else f" of {row.timeout_seconds:g} s"
+        told = f"the time limit{limit} was reached"
+        status, reason, message = TIMEOUT, TIMEOUT, f"{told}; {message}" if message else told
+    return ChildEnd(status=status, text=text, reason=reason, message=message, remedy=end.remedy, row=row)
+
+
+def lifecycle_event(child: Run, row: InvocationRow, end: ChildEnd) -> Terminal:
+    """The one event in the parent's journal that says how a delegation ended (H-20)."""
+    common: dict[str, Any] = {
+        "invocation_id": row.invocation_id,
+        "call": row.call,
+        "parent_tool_call_id": row.call_id,
+        "child_agent_id": row.child_agent_id,
+        "child_session_id": row.child.session,
+        "child_thread_id": row.child.thread,
+        "context_policy": row.context_policy,
+        "mode": row.mode,
+        "depth": row.depth,
+        "usage": child.projection.tree_usage,
+        "cost": child.projection.cost,
+    }
+    text = bounded(end.text, SUMMARY_CHARACTERS)
+    if end.status == "completed":
+        return SubAgentInvocationCompletedEvent(summary=text, **common)
+    if end.status == "cancelled":
+        return SubAgentInvocationCancelledEvent(reason=end.reason or "", partial_text=text, **common)
+    return SubAgentInvocationFailedEvent(error_type=end.reason or "failed", message=end.message, partial_text=text, **common)
 
 
 _RESULT_STATUS: Final = {

@@ -6,6 +6,7 @@ parent finds it again; `births` says where a child comes from, `child` what beco
 
 import msgspec
 
+from retinue.agent.branch import Branch
 from retinue.agent.conflicts import still_ours
 from retinue.agent.definition import AgentDefinition, envelope_from_blob
 from retinue.agent.journal import Batch
@@ -23,6 +24,7 @@ from retinue.messages import CallRef, ToolCall, ToolResult
 from retinue.ops import PutInvocation
 from retinue.rows import InvocationRow, RunRow, ThreadKey, ThreadRow
 from retinue.states import InvocationState, ResultStatus, RunState
+from retinue.subagents.background import BackgroundChild, receipt
 from retinue.subagents.births import before_fork_commit, child_key, child_thread, fork_projection
 from retinue.subagents.child import Child
 from retinue.subagents.delegation import ChildEnd, Delegation, Format
@@ -74,7 +76,7 @@ async def delegate(
 
 async def _make_child(
     run: Run, ref: CallRef, call: ToolCall, wanted: Delegation, words: Format, key: ThreadKey, invocation_id: str
-) -> Prepared:
+) -> Prepared | CallOutcome:
     child_run = new_id("run")
     now = run.journal.clock.now_ms()
     definition, parent = wanted.definition, run.row
@@ -95,6 +97,7 @@ async def _make_child(
         depth=parent.depth + 1,
         workspace=definition.workspace,
         model=definition.model_reference,
+        branch=child_run if wanted.background else parent.branch,
     )
     created: ThreadRow | None = None
     copied: Copied | None = None
@@ -122,7 +125,8 @@ async def _make_child(
         projection = project(stored.own, stored.inherited)
         generation, head = stored.row.generation, stored.row.head
     output = definition.output or (run.output if wanted.inherits_output else None)
-    child = Run(run.branch, definition, row, projection, generation=generation, head=head, stored=False, output=output)
+    branch = Branch(run.tree, child_run) if wanted.background else run.branch
+    child = Run(branch, definition, row, projection, generation=generation, head=head, stored=False, output=output)
     stage_run(child, wanted.text, created=created, copied=copied)
     invocation = InvocationRow(
         invocation_id=invocation_id,
@@ -146,6 +150,10 @@ async def _make_child(
         timeout_seconds=wanted.timeout_seconds,
         metadata={} if wanted.agent_key is None else {"agentKey": wanted.agent_key},
     )
+    if wanted.background:
+        invocation = msgspec.structs.replace(
+            invocation, state=InvocationState.PENDING, mode="background", task_id=new_id("task"), notify=wanted.notify
+        )
     run.journal.stage(
         SubAgentInvocationStartedEvent(
             invocation_id=invocation_id,
@@ -157,11 +165,16 @@ async def _make_child(
             child_thread_id=key.thread,
             child_run_id=child_run,
             context_policy=policy.value,
+            mode=invocation.mode,
             depth=row.depth,
         )
     )
     run.journal.include(child.take())
     run.journal.stage_op(PutInvocation(invocation))
+    if wanted.background:
+        launch, task = run.tree.launch, BackgroundChild(child, invocation)
+        run.journal.then(lambda: launch(task))  # when it is there; who dies before that leaves it to whoever starts next
+        return receipt(words, invocation)
     return Child(run, child, invocation, words, wanted.timeout_seconds).prepared()
 
 

@@ -7,13 +7,17 @@ from typing import Any
 from retinue.agent.definition import AgentDefinition
 from retinue.config import SubAgentContextPolicy
 from retinue.rows import InvocationRow, ThreadRow
+from retinue.states import InvocationState
 
 __all__ = ["ChildEnd", "Delegation", "Format"]
 
 
 @dataclass(slots=True, kw_only=True)
 class Delegation:
-    """What a surface asks for. `definition` is the child as it will run; `existing` a child thread to go on with."""
+    """What a surface asks for. `definition` is the child as it will run; `existing` a child thread to go on with.
+
+    `background`: the caller gets a receipt at once; its model is told the end if `notify` has it (H-13).
+    """
 
     definition: AgentDefinition
     name: str
@@ -23,6 +27,8 @@ class Delegation:
     context_policy: SubAgentContextPolicy
     timeout_seconds: float | None = None
     inherits_output: bool = False
+    background: bool = False
+    notify: tuple[str, ...] = ("completed", "failed")
     existing: ThreadRow | None = None
     agent_key: str | None = None
     label: str | None = None
@@ -40,10 +46,19 @@ class ChildEnd:
     remedy: str | None
     row: InvocationRow
 
+    @property
+    def state(self) -> InvocationState:
+        """The state that the delegation has then."""
+        return InvocationState.FAILED if self.status == "timeout" else InvocationState(self.status)
+
 
 class Format:
     """How a surface words a child's end."""
 
     def content(self, end: ChildEnd) -> str:
         """The tool result's text."""
+        raise NotImplementedError
+
+    def receipt(self, row: InvocationRow) -> str:
+        """The tool result's text for a task that goes on in the background (H-12)."""
         raise NotImplementedError

@@ -1,0 +1,87 @@
+"""How a background result enters its parent's journal: by mail, once, as a lifecycle event and a notice (invariant 2, D-20).
+
+Whoever ends a task writes a mail to the parent's thread with the commit of the end. Whoever holds the parent's lease takes it
+at a step boundary; several that lie there are one notice. The mail, the events and the notice are one commit.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from retinue.agent.projection import TASK_NOTICE
+from retinue.agent.texts import notice
+from retinue.damage import UNREADABLE, damaged
+from retinue.events import Event, MessageEvent, decode
+from retinue.ids import new_id
+from retinue.messages import BlobRef, UserMessage
+from retinue.ops import Record, TakeMail
+from retinue.rows import Mail
+
+if TYPE_CHECKING:
+    from retinue.agent.run import Run
+
+__all__ = ["TASK_MAIL", "TaskMail", "take_tasks"]
+
+TASK_MAIL: Final = "task"
+"""The kind of the mail that tells the end of a task."""
+
+
+class TaskMail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """The body of a mail of kind `task`. `type` and `event` are the lifecycle event's; `text` is what the notice says of it,
+    `blobs` what that names. `notify`: whether the model is told."""
+
+    task_id: str
+    name: str
+    status: str
+    type: str
+    event: msgspec.Raw
+    text: str = ""
+    blobs: tuple[BlobRef, ...] = ()
+    notify: bool = True
+
+
+_decoder: Final = msgspec.json.Decoder(TaskMail)
+
+
+def _read(mail: Mail) -> TaskMail:
+    try:
+        return _decoder.decode(mail.body)
+    except UNREADABLE as error:
+        raise damaged(f"the row `{mail.mail_id}` of table `mail`, the end of a task,", error) from error
+
+
+async def take_tasks(run: "Run", letters: Sequence[Mail]) -> None:
+    """Tell the run the ends of its tasks. They are in the journal before its model is asked (invariant 2).
+
+    Raises:
+        LedgerUnavailable: `damaged`.
+        LedgerConflict: somebody else took one of them.
+    """
+    told = [_read(letter) for letter in letters]
+    for letter, end in zip(letters, told, strict=True):
+        run.journal.stage(_lifecycle(run, letter, end))
+        run.journal.stage_op(TakeMail(run.row.key, letter.mail_id))
+    shown = [end for end in told if end.notify]
+    if shown:
+        text = notice(TASK_NOTICE, "\n\n".join(_said(end) for end in shown))
+        blobs = tuple(blob for end in shown for blob in end.blobs)
+        run.journal.stage(MessageEvent(message=UserMessage(id=new_id("msg"), text=text, notice=TASK_NOTICE, blobs=blobs)))
+    await run.journal.flush()
+
+
+def _lifecycle(run: "Run", letter: Mail, end: TaskMail) -> Event:
+    return decode(Record(run.row.key, 0, 0, end.type, run.row.run_id, run.row.attempt, letter.at, bytes(end.event)))
+
+
+def _said(end: TaskMail) -> str:
+    head = f"Background task {end.task_id} (`{end.name}`) {_ENDED.get(end.status, end.status)}"
+    return f"{head}:\n{end.text}" if end.text else f"{head}."
+
+
+_ENDED: Final = {
+    "completed": "is completed",
+    "failed": "failed",
+    "cancelled": "was cancelled",
+    "timeout": "reached its time limit",
+}

@@ -1,0 +1,131 @@
+"""A task: a child that its parent does not wait for. It leads a branch of its own, and its end goes to the parent as mail.
+
+The row of the delegation is the task's state; the commit of the child's end moves it and writes the mail (invariant 2).
+"""
+
+from typing import Any, Final
+
+import msgspec
+
+from retinue.agent.branch import Branch
+from retinue.agent.ports import CallOutcome
+from retinue.agent.results import cut, named_in
+from retinue.agent.run import Run, RunEnd
+from retinue.agent.tasks import TASK_MAIL, TaskMail
+from retinue.events import encode
+from retinue.ids import new_id
+from retinue.messages import BlobRef
+from retinue.ops import PutInvocation, PutMail
+from retinue.rows import InvocationRow, Mail
+from retinue.states import InvocationState
+from retinue.subagents.child import TIME_LIMIT, child_end, lifecycle_event
+from retinue.subagents.delegation import ChildEnd, Format
+
+__all__ = ["BackgroundChild", "receipt"]
+
+ACCEPTED: Final = "accepted"
+
+
+class BackgroundChild:
+    """A child that leads a branch in this process, seen from whoever drives it: its delegation's row, and what its parent is
+    told of its end."""
+
+    def __init__(self, child: Run, row: InvocationRow) -> None:
+        self.run = child
+        self.row = row
+        """As the ledger has it."""
+        self._staged = row
+        child.is_lead = True
+        child.ending = self.ending
+        child.begun_anew = self._begin_anew
+
+    @property
+    def branch(self) -> Branch:
+        """The branch that it leads."""
+        return self.run.branch
+
+    def begin(self) -> None:
+        """It is being driven: that is told with its next commit (A-33)."""
+        if self._staged.state is not InvocationState.RUNNING:
+            self._put(InvocationState.RUNNING)
+
+    async def limit(self) -> None:
+        """Return when its time limit is reached, after which it is stopped, and ends with what it has."""
+        assert self.row.timeout_seconds is not None
+        clock = self.run.journal.clock
+        left = self.row.timeout_seconds - (clock.now_ms() - self.row.started_at) / 1_000
+        if left > 0:
+            await clock.sleep(left)
+        self.run.stopping.ask_with_intent(TIME_LIMIT, by="time limit", below="the time limit of a run above was reached")
+
+    def ending(self, end: RunEnd) -> None:
+        """Stage what belongs to an end, or to a wait, of the child: for one commit with it."""
+        if self._staged.state.terminal:
+            return
+        if end.status == "waiting":
+            self._put(InvocationState.WAITING)
+            return
+        run = self.run
+        run.tree.busy.discard(self.row.child)
+        ended = child_end(run, self.row, end)
+        self._put(ended.state, ended.reason)
+        text, blobs = self._text(ended)
+        event = lifecycle_event(run, self.row, ended)
+        assert self.row.task_id is not None
+        mail = TaskMail(
+            task_id=self.row.task_id,
+            name=self.row.name,
+            status=ended.status,
+            type=event.TYPE,
+            event=msgspec.Raw(encode(event)),
+            text=text,
+            blobs=blobs,
+            notify=ended.state.value in self.row.notify,
+        )
+        now = run.journal.clock.now_ms()
+        letter = Mail(mail_id=new_id("mail"), kind=TASK_MAIL, body=msgspec.Raw(msgspec.json.encode(mail)), at=now)
+        run.journal.stage_op(PutMail(self.row.parent, letter))
+
+    def _text(self, end: ChildEnd) -> tuple[str, tuple[BlobRef, ...]]:
+        """What the notice says, no longer than a tool's result; the rest is a blob, as there."""
+        run = self.run
+        text = end.text
+        if end.status != "completed":
+            why = end.message or end.reason or end.status
+            told = f"{why} ({end.remedy})" if end.remedy else why
+            text = f"{told}\nPartial text:\n{text}" if text.strip() else told
+        text = run.tree.services.redactor.text(text)  # before it is cut, so that no half of a secret is left
+        blobs = named_in(text, run.projection.history)
+        if len(text) > run.tree.limits.max_result_characters:
+            text, whole, put = cut(text, run.tree.limits.max_result_characters)
+            run.journal.stage_op(put)
+            blobs = (whole, *blobs)
+        return text, blobs
+
+    def _put(self, state: InvocationState, reason: str | None = None) -> None:
+        before, run = self._staged, self.run
+        now = run.journal.clock.now_ms()
+        self._staged = after = msgspec.structs.replace(before, state=state, reason=reason, updated_at=now)
+        run.journal.stage_op(PutInvocation(after, (before.state, before.attempt)))
+        run.journal.then(lambda: self._committed(after))
+
+    def _committed(self, row: InvocationRow) -> None:
+        self.row = row
+
+    def _begin_anew(self) -> None:
+        """The run goes on from what the ledger holds, and so does its row."""
+        self._staged = self.row
+
+
+def receipt(words: Format, row: InvocationRow) -> CallOutcome:
+    """What the parent's call gives at once (H-12)."""
+    metadata: dict[str, Any] = {
+        "subAgentStatus": ACCEPTED,
+        "subAgentSessionId": row.child.session,
+        "subAgentThreadId": row.child.thread,
+        "subAgentName": row.name,
+        "invocationId": row.invocation_id,
+        "contextPolicy": row.context_policy,
+        "taskId": row.task_id,
+    }
+    return CallOutcome(content=words.receipt(row), metadata=metadata)
