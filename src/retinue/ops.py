@@ -178,12 +178,16 @@ class PutBlob(msgspec.Struct, frozen=True):
 
 
 class PutState(msgspec.Struct, frozen=True):
-    """Set session-wide state (remembered permissions, middleware): one JSON value under (user, session, name)."""
+    """Set session-wide state (remembered permissions, middleware): one JSON value under (user, session, name).
+
+    With `expect` only in the place of that value, None for no value at all; else `state`.
+    """
 
     user: str
     session: str
     name: str
     value: msgspec.Raw
+    expect: bytes | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class PutOwner(msgspec.Struct, frozen=True):

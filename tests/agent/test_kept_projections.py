@@ -15,7 +15,7 @@ from retinue.ledger.port import Journal, Ledger
 from retinue.messages import Entry, UserMessage
 from retinue.models.port import ModelRequest
 from retinue.rows import ThreadKey, ThreadRow
-from retinue.testing import VirtualClock
+from retinue.testing import RecordingModel, VirtualClock, messages_of
 
 pytestmark = pytest.mark.anyio
 
@@ -37,10 +37,11 @@ def reply(request: ModelRequest) -> Any:
     return {"text": "first", "calls": calls} if last.text.startswith("work") else f"heard {len(request.history)}"
 
 
-def agent(runtime: Runtime) -> Agent:
+def agent(runtime: Runtime, model: ScriptedModel | None = None) -> Agent:
     child = SubAgent("child", "Helps.", instructions="Help.", surface="tool", context_policy="fork")
     rules = PermissionRules(allow=["child", "look"])
-    return Agent("root", model=ScriptedModel(reply), tools=[look], subagents=[child], runtime=runtime, permissions=rules)
+    model = model or ScriptedModel(reply)
+    return Agent("root", model=model, tools=[look], subagents=[child], runtime=runtime, permissions=rules)
 
 
 def plain(value: Any) -> Any:
@@ -105,13 +106,14 @@ async def test_a_thread_that_was_purged_and_made_again_is_a_new_one() -> None:
 
 async def test_a_thread_that_was_made_again_by_somebody_else_at_the_same_moment_is_a_new_one(tmp_path: Path) -> None:
     clock = VirtualClock()  # it stands still: nothing but the run tells the two threads apart
-    async with Runtime(ledger=tmp_path / "l.db", clock=clock) as mine, Runtime(ledger=tmp_path / "l.db", clock=clock) as theirs:
+    path, model = tmp_path / "l.db", RecordingModel(reply)
+    async with Runtime(ledger=path, clock=clock) as mine, Runtime(ledger=path, clock=clock) as theirs:
         await agent(mine).run("old", context=HERE)
         await theirs.ledger.purge(KEY)
         await agent(theirs).run("new", context=HERE)
-        thread = (await agent(mine).run("hi", context=HERE)).thread
-        assert thread is not None
-        assert "old" not in str(await thread.messages())
+        await agent(mine, model).run("hi", context=HERE)
+        sent = [message.text for message in messages_of(model.requests[0]) if isinstance(message, UserMessage)]
+        assert sent == ["new", "hi"]
         assert (await agent(mine).run("and", context=HERE)).text == "heard 5"
 
 

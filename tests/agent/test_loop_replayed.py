@@ -24,9 +24,9 @@ from retinue import (
     tool,
 )
 from retinue.agent.middleware import Fork, Reasoning, ToolInvocation
-from retinue.agent.ports import CallOutcome
+from retinue.agent.ports import CallOutcome, RunEnd
 from retinue.agent.projection import Projection, project
-from retinue.agent.run import Run, RunEnd
+from retinue.agent.run import Run
 from retinue.events import Event
 from retinue.models.port import ModelRequest
 from retinue.ops import Record

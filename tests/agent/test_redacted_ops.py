@@ -26,7 +26,7 @@ pytestmark = pytest.mark.anyio
 KEY = 'sk-live/4f"9+tail'
 OPS: tuple[type[msgspec.Struct], ...] = typing.get_args(Op)
 UNNAMED = [one for one in OPS if one is not PutBlob]
-SCOPE = {"PutState": {"user", "session", "name"}, "PutBlob": {"data"}}
+SCOPE = {"PutState": {"user", "session", "name", "expect"}, "PutBlob": {"data"}}
 """What is a name in one op only: a session's state is found by it."""
 
 

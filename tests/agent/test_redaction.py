@@ -11,6 +11,7 @@ from retinue import (
     Agent,
     ConfigurationError,
     Event,
+    Limits,
     ModelAnswer,
     ModelRequest,
     OpenAIChatModel,
@@ -26,9 +27,10 @@ from retinue import (
 )
 from retinue.agent.middleware import Middleware, RunCall
 from retinue.events import ReasoningDeltaEvent
-from retinue.messages import ToolCall
+from retinue.messages import ToolCall, ToolResult
 from retinue.models.port import Emit, ReasoningDelta, TextDelta
 from retinue.secrets import REDACTED
+from retinue.testing import RecordingModel, calls, messages_of
 
 pytestmark = pytest.mark.anyio
 
@@ -148,6 +150,23 @@ async def test_a_secret_is_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert not any(form.replace(b'"', b'\\\\\\"') in data for form in known)
     assert f"a tool says {REDACTED}" in caplog.text
     assert b"sk-live" not in b"".join(model.sent)  # no half of it either, where a text was cut
+
+
+@pytest.mark.parametrize("text", [f"{'a' * 495}{KEY}{'b' * 2_000}", f"{'a' * 2_000}{KEY}{'b' * 195}"], ids=["head", "tail"])
+async def test_a_secret_at_the_place_of_a_cut_leaves_no_half_of_it(text: str) -> None:
+    @tool
+    def tells() -> str:
+        """Says much, with the key where it is cut."""
+        return text
+
+    model = RecordingModel([calls(("tells", {})), "done"])
+    async with Runtime(secrets=[KEY], limits=Limits(max_result_characters=1_000)) as runtime:
+        await Agent("boss", model=model, tools=[tells], runtime=runtime).run("go")
+        (result,) = (one for one in messages_of(model.requests[1]) if isinstance(one, ToolResult))
+        whole = await runtime.ledger.blob(result.blobs[0].digest)
+    assert whole == text.replace(KEY, REDACTED).encode()
+    assert len(result.content) <= 1_000
+    assert not {KEY[:3], KEY[-3:]} & {result.content[at : at + 3] for at in range(len(result.content))}
 
 
 async def test_the_key_of_a_model_is_known(tmp_path: Path) -> None:

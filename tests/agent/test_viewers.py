@@ -29,8 +29,9 @@ from retinue import (
 from retinue.agent.tree import VIEWER_DELTAS
 from retinue.events import Event, MessageEvent, decode
 from retinue.ledger.memory import MemoryLedger
-from retinue.models.port import ModelRequest
-from retinue.ops import Op, PutRequest
+from retinue.models.port import Emit, ModelAnswer, ModelRequest, TextDelta
+from retinue.models.scripted import ScriptedModel
+from retinue.ops import Op, PutDraft, PutRequest
 from retinue.states import RequestState
 from retinue.testing import RecordingModel, VirtualClock, calls, results_of
 from retinue.testing.audit import audit
@@ -564,3 +565,38 @@ async def test_the_note_of_a_denial_reaches_the_model() -> None:
     assert 'The answer says: "write to the other file".' in results_of(model.asked("root")[1])[0]
     assert tools.written == []
     await agent.close()
+
+
+class Late(ScriptedModel):
+    """A model that goes on emitting after its answer: what it said before, and more."""
+
+    def __init__(self, script: Any) -> None:
+        super().__init__(script)
+        self.emits: list[Emit] = []
+
+    async def answer(self, request: ModelRequest, emit: Emit) -> ModelAnswer:
+        """See `ChatModel`."""
+        self.emits.append(emit)
+        return await super().answer(request, emit)
+
+
+async def test_what_a_model_emits_after_its_answer_is_neither_shown_nor_drafted() -> None:
+    model, drafted = Late([calls(("look", {}), text="first"), "second"]), list[Op]()
+
+    @tool
+    async def look() -> str:
+        """Let the model of the last turn speak again."""
+        model.emits[0](TextDelta("late" * 10_000))
+        return "seen"
+
+    class Drafts(MemoryLedger):
+        def _commit(self, ops: Sequence[Op]) -> Any:
+            drafted.extend(op for op in ops if isinstance(op, PutDraft))
+            return super()._commit(ops)
+
+    async with Runtime(ledger=Drafts()) as runtime:
+        agent = Agent("root", model=model, tools=[look], runtime=runtime, permissions=ALL)
+        seen = [event async for event in agent.stream("go", context=HERE)]
+        model.emits[1](TextDelta("later" * 10_000))
+    assert "".join(event.text for event in seen if isinstance(event, TextDeltaEvent)) == "firstsecond"
+    assert drafted == []

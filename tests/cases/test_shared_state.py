@@ -6,8 +6,9 @@ import sys
 from collections.abc import Awaitable, Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 import pytest
 
 from retinue import (
@@ -19,12 +20,14 @@ from retinue import (
     PermissionRules,
     Runtime,
     RuntimeContext,
+    ScriptedModel,
     SubAgent,
     ToolContext,
     ToolHarness,
     tool,
 )
 from retinue.agent.middleware import Reasoning, RunCall
+from retinue.ops import PutState
 from retinue.testing import Recorded, StrictProvider, calls
 
 pytestmark = pytest.mark.anyio
@@ -149,6 +152,95 @@ async def test_two_processes_add_keys_to_one_session_and_none_is_lost(tmp_path: 
     ended = await asyncio.gather(*(process.communicate(b"go\n") for process in started))
     assert [errors.decode() for _, errors in ended] == ["", ""]
     assert len(await session_state(path)) == 50
+
+
+class Raising(Middleware):
+    """Raises a number of the session for each run, by what it was before."""
+
+    def __init__(self, scope: Literal["session", "thread"] = "session", meanwhile: Callable[[], None] = lambda: None) -> None:
+        self.scope: Literal["session", "thread"] = scope
+        self.meanwhile = meanwhile
+        self.values: list[int] = []
+
+    async def around_run(self, call: RunCall, next: Callable[[RunCall], Awaitable[Any]]) -> Any:
+        """Raise it."""
+
+        def more(value: int | None) -> int:
+            self.meanwhile()
+            return (value or 0) + 1
+
+        self.values.append(await call.state(self.scope).update("n", more))
+        assert call.state(self.scope).get("n") == self.values[-1]
+        return await next(call)
+
+
+RAISE = ADD.replace("async def before_reasoning(self, state):", "async def around_run(self, call, next):").replace(
+    'state.state("session").set(state.run_id, True)',
+    'await call.state("session").update("n", lambda n: (n or 0) + 1)\n        return await next(call)',
+)
+
+
+async def test_children_that_raise_one_number_of_their_session_lose_nothing() -> None:
+    script = {"parent": [calls(*(("one", {"input": f"{place}"}) for place in range(10))), "ok"], "one": ["done"]}
+    raising, one = Raising(), child("one", surface="tool", context_policy="fresh")
+    async with (
+        StrictProvider(script) as provider,
+        Agent("parent", model=provider.model(), subagents=[one], permissions=ALL, middleware=[raising]) as agent,
+    ):
+        assert (await agent.run("Go.", context=HERE)).text == "ok"
+    assert sorted(raising.values) == list(range(1, 12))
+
+
+async def test_two_processes_that_raise_one_number_lose_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "l.sqlite3"
+    pipes: Any = {"stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.PIPE, "stderr": asyncio.subprocess.PIPE}
+    started = [await asyncio.create_subprocess_exec(sys.executable, "-c", RAISE, str(path), name, **pipes) for name in "ab"]
+    for process in started:
+        assert process.stdout is not None
+        assert await process.stdout.readline() == b"open\n"
+    ended = await asyncio.gather(*(process.communicate(b"go\n") for process in started))
+    assert [errors.decode() for _, errors in ended] == ["", ""]
+    assert await session_state(path) == {"middleware:n": b"50"}
+
+
+async def test_a_change_is_made_again_of_what_somebody_else_has_written_meanwhile() -> None:
+    runtime = Runtime()
+    await runtime.open()
+    theirs = [b"7", b"20"]
+
+    def somebody_else() -> None:
+        if theirs:
+            runtime.ledger.submit([PutState("", "s", "middleware:n", msgspec.Raw(theirs.pop(0)))])
+
+    raising = Raising(meanwhile=somebody_else)
+    agent = Agent("a", model=ScriptedModel(lambda request: "ok"), runtime=runtime, middleware=[raising])
+    await agent.run("Go.", context=HERE)
+    assert raising.values == [21]
+    assert (await runtime.ledger.state("", "s"))["middleware:n"] == b"21"
+    await runtime.close()
+
+
+async def test_the_number_of_a_thread_is_raised_in_its_journal() -> None:
+    raising = Raising("thread")
+    async with Agent("a", model=ScriptedModel(lambda request: "ok"), middleware=[raising]) as agent:
+        for context in (HERE, HERE, RuntimeContext(session_id="other")):
+            await agent.run("Go.", context=context)
+    assert raising.values == [1, 2, 1]
+
+
+async def test_what_a_change_makes_is_stored_without_known_secrets() -> None:
+    runtime = Runtime(secrets=["sk-0123456789"])
+    await runtime.open()
+
+    class Keeping(Middleware):
+        async def around_run(self, call: RunCall, next: Callable[[RunCall], Awaitable[Any]]) -> Any:
+            await call.state("session").update("key", lambda _: "sk-0123456789")
+            return await next(call)
+
+    agent = Agent("a", model=ScriptedModel(lambda request: "ok"), runtime=runtime, middleware=[Keeping()])
+    await agent.run("Go.", context=HERE)
+    assert b"sk-0123456789" not in (await runtime.ledger.state("", "s"))["middleware:key"]
+    await runtime.close()
 
 
 # B152

@@ -85,9 +85,10 @@ def provider_process(crash_script: Path) -> Generator[Provider]:
 
 
 class Forked:
-    """One case's process: its pid, and its exit code when it has ended."""
+    """One case's process: its pid, and its exit code when it has ended. Its requests have `number` in the header `x-process`."""
 
-    def __init__(self, out: Path) -> None:
+    def __init__(self, number: int, out: Path) -> None:
+        self.number = number
         self._out = out
         self.started: Future[int] = Future()
         self.ended: Future[int] = Future()
@@ -141,7 +142,7 @@ class Forks:
         """Start a process; see `worker.Case`."""
         number = next(self._ids)
         out = self._folder / f"{number}.json"
-        forked = self._cases[number] = Forked(out)
+        forked = self._cases[number] = Forked(number, out)
         body = {"id": number, "case": case, "do": do, "ledger": str(ledger), "url": url, "out": str(out), **fields}
         self._stdin.write(msgspec.json.encode(body) + b"\n")
         self._stdin.flush()

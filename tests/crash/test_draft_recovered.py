@@ -12,10 +12,11 @@ from retinue.harness.runtime import Runtime
 from retinue.ledger.memory import MemoryLedger
 from retinue.models.port import ModelRequest
 from retinue.models.scripted import ScriptedModel
-from retinue.ops import PutDraft, RequestCancel
+from retinue.ops import Draft, PutDraft, RequestCancel
 from retinue.subagents.declaration import SubAgent
 from retinue.testing.audit import audit, transcript
 from retinue.testing.mortal import SharedStore
+from retinue.testing.transcripts import assert_valid_transcript
 
 pytestmark = pytest.mark.anyio
 
@@ -75,4 +76,29 @@ async def test_the_draft_of_a_killed_process(who: str, cancelled: bool) -> None:
     else:
         assert result.status == "completed"
         assert said.count(HALF + "four.") == (1 if who == "lead" else 2)  # a child's text is its parent's result too
+    await store.ledger.close()
+
+
+@pytest.mark.contract("D-33")
+async def test_a_draft_beside_open_calls_is_dropped() -> None:
+    """Whoever wrote it: a message between calls and their results is a conversation that no provider takes."""
+    store = SharedStore(MemoryLedger())
+    await store.ledger.open()
+    answers = {"lead": [{"calls": [{"name": "agent_spawn", "arguments": {"agent_id": "worker", "task": "Talk."}}]}, "never"]}
+    worker = SubAgent("worker", "Works.", instructions="Work.", requires_permission=True)
+    async with Runtime(ledger=store.process().ledger) as runtime:
+        agent = Agent("lead", model=ScriptedModel(answers), subagents=[worker], runtime=runtime)
+        waiting = await agent.run("Go.", context=RuntimeContext(session_id="s1"))
+    assert waiting.status == "waiting"
+    (root,) = await store.ledger.runs(roots_only=True)
+    await store.ledger.commit([PutDraft(root.key, Draft("msg_late", HALF, 1)), RequestCancel(root.run_id, "enough", "user", 1)])
+    async with Runtime(ledger=store.process().ledger) as runtime:
+        agent = Agent("lead", model=ScriptedModel(answers), subagents=[worker], runtime=runtime)
+        result = await agent.resume(root.run_id, check=False)
+        assert (result.status, result.text) == ("cancelled", "")
+        assert result.thread is not None
+        assert_valid_transcript(await result.thread.messages())
+    assert await store.ledger.draft(root.key) is None
+    assert await audit(store.ledger, root.run_id) == []
+    assert HALF not in str(await transcript(store.ledger, root.run_id))
     await store.ledger.close()

@@ -257,7 +257,7 @@ def make_agent(case: Case, stage: Stage) -> Agent:
 
     return Agent(
         case.agent,
-        model=OpenAIChatModel(case.case, base_url=case.url),
+        model=OpenAIChatModel(case.case, base_url=case.url, headers={"X-Process": str(case.id)}),
         instructions=case.instructions,
         tool_harnesses=[Tools(stage), Workers(stage)],
         ledger=SqliteLedger(case.ledger, durability="process", hooks=stage.hooks),

@@ -310,7 +310,8 @@ class LedgersAndModel(RuleBasedStateMachine):
             case "blob":
                 self.commit(PutBlob(hashlib.sha256(number.encode()).hexdigest(), number.encode()))
             case "state":
-                self.commit(PutState("", "ses", number, msgspec.Raw(number.encode())))
+                expect = None if thread % 3 == 1 else number.encode() if thread % 3 == 2 else msgspec.UNSET
+                self.commit(PutState("", "ses", number, msgspec.Raw(number.encode()), expect))
             case "hide":
                 self.commit(HideThread(key))
             case "purge":

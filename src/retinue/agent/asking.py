@@ -11,7 +11,7 @@ import msgspec
 from retinue.agent.answers import call_name, checked_answer, checked_delta
 from retinue.agent.begun import until_done
 from retinue.agent.media import loader
-from retinue.agent.middleware import ModelCall, Reasoning, chain, overriding
+from retinue.agent.middleware import ModelCall, Reasoning, accepted, chain, overriding
 from retinue.agent.next_step import AskModel
 from retinue.agent.slots import Hold
 from retinue.errors import LedgerError, ModelError
@@ -213,10 +213,7 @@ async def _before_reasoning(run: "Run", step: AskModel, request: ModelRequest) -
 
 async def _call_model(run: "Run", step: AskModel, request: ModelRequest, stream: _Stream, hold: Hold) -> ModelAnswer:
     model = run.definition.model
-
-    async def innermost(call: ModelCall) -> ModelAnswer:
-        return await model.answer(call.request, stream)
-
+    faults: list[BaseException] = []
     middleware = overriding(run.definition.middleware, "around_model_call") if run.definition.middleware else ()
     begin = _begin_of(model)
     try:
@@ -234,8 +231,7 @@ async def _call_model(run: "Run", step: AskModel, request: ModelRequest, stream:
                     await run.branch.land()
                     return await model.answer(request, stream)
                 return await _within_grace(run, lambda: model.answer(request, stream))
-            call = ModelCall(request=request, agent_id=request.agent_id, run_id=request.run_id, turn=step.turn, state=run.state)
-            return await _within_grace(run, lambda: chain(middleware, "around_model_call", innermost)(call))
+            return await _within_grace(run, lambda: _around_model(run, step, request, stream, faults))
     except ModelError:
         raise
     except BaseException as error:
@@ -243,7 +239,27 @@ async def _call_model(run: "Run", step: AskModel, request: ModelRequest, stream:
         unread = isinstance(error, LedgerError) and request.media is not None  # no fault of the model: it can be resumed
         if stopped or unread or not is_fault(error):
             raise
+        if middleware and error not in faults:
+            raise _author_fault(run, error, "a middleware", "middleware_raised") from error
         raise _author_fault(run, error, f"model `{model.name}` ({model.provider})", "model_raised") from error
+
+
+async def _around_model(
+    run: "Run", step: AskModel, request: ModelRequest, stream: _Stream, faults: list[BaseException]
+) -> ModelAnswer:
+    """The model call with the middleware around it; what the model itself raised is kept in `faults`."""
+    call = ModelCall(request=request, agent_id=request.agent_id, run_id=request.run_id, turn=step.turn, state=run.state)
+
+    async def innermost(passed: ModelCall) -> ModelAnswer:
+        asked = accepted(call, passed).request
+        try:
+            return await run.definition.model.answer(asked, stream)
+        except BaseException as error:
+            faults.append(error)
+            raise
+
+    middleware = overriding(run.definition.middleware, "around_model_call")
+    return await chain(middleware, "around_model_call", innermost)(call)
 
 
 def _close_unbegun(made: Awaitable[ModelAnswer]) -> None:

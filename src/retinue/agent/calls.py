@@ -5,11 +5,12 @@ end with the process, and `next_step` finds the calls again.
 """
 
 import asyncio
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
+from retinue.agent.around_call import around_call
 from retinue.agent.call_arguments import canonical
 from retinue.agent.media import stage_media
-from retinue.agent.middleware import ToolInvocation, chain, overriding
+from retinue.agent.middleware import overriding
 from retinue.agent.next_step import CallAction, CallStep
 from retinue.agent.ports import CallHandler, CallOutcome, Prepared
 from retinue.agent.questions import close_request, open_request
@@ -216,16 +217,7 @@ class Calls:
         try:
             if not middleware:
                 return await one.prepared.execute()
-            invocation = ToolInvocation(
-                ref=one.action.ref,
-                call=one.action.call,
-                agent_id=run.definition.agent_id,
-                run_id=run.row.run_id,
-                depth=run.row.depth,
-                state=run.state,
-            )
-            innermost = one.drive if child else one.prepared.execute
-            made = await chain(middleware, "around_tool_call", lambda _call: innermost())(invocation)
+            made = await around_call(run, one, middleware)
         except asyncio.CancelledError:
             if not child or one.driving or one.fault is not None or run.stop_reason is None or one.given_up or one.task is None:
                 raise
@@ -237,7 +229,7 @@ class Calls:
             made = _raised(one.action.call.name, error)
         if child:
             return await one.settled(made)
-        return made if isinstance(cast("object", made), CallOutcome) else no_outcome(one.action.call.name, made)
+        return made if isinstance(made, CallOutcome) else no_outcome(one.action.call.name, made)
 
     async def _progress(self) -> None:
         """Wait until a call ends, mail comes, or the run is to stop; record what ended."""

@@ -1,17 +1,34 @@
 """Middleware: points around a run, a model call and a tool call, before each reasoning step, and before a fork is committed.
 
 A middleware overrides the points it needs. Lower `priority` is outer. State kept through `state(…)` is in the ledger.
+
+What it gives to `next` is what is done: the request of a model call and the arguments of a plain tool's call may be others, made
+with `dataclasses.replace`. Everything else stands, and `accepted` refuses what differs.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final, Literal, TypeVar
 
-from retinue.agent.ports import CallOutcome
+import msgspec
+
+from retinue.agent.ports import CallOutcome, RunEnd
+from retinue.errors import ConfigurationError
 from retinue.messages import CallRef, Entry, ToolCall
 from retinue.models.port import ModelAnswer, ModelRequest
 
-__all__ = ["Fork", "Middleware", "ModelCall", "Reasoning", "RunCall", "StateHandle", "ToolInvocation", "chain", "overriding"]
+__all__ = [
+    "Fork",
+    "Middleware",
+    "ModelCall",
+    "Reasoning",
+    "RunCall",
+    "StateHandle",
+    "ToolInvocation",
+    "accepted",
+    "chain",
+    "overriding",
+]
 
 C = TypeVar("C")
 R = TypeVar("R")
@@ -19,30 +36,51 @@ Scope = Literal["thread", "session"]
 
 
 class StateHandle:
-    """A middleware's state: `get` and `set` JSON values by name. A thread's is copied on fork, a session's is shared."""
+    """A middleware's state: JSON values by name. A thread's is copied on fork, a session's is shared by all its runs.
 
-    __slots__ = ("_read", "_write")
+    A thread has one run at a time. In a session others write at the same time: what they write under other names is kept,
+    and of two that `set` one name the later commit stands. Use `update` for what follows from the value before (a count, a
+    list that grows), and not `set` and `update` for one name.
+    """
 
-    def __init__(self, read: Callable[[str], Any], write: Callable[[str, Any], None]) -> None:
+    __slots__ = ("_change", "_read", "_write")
+
+    def __init__(
+        self,
+        read: Callable[[str], Any],
+        write: Callable[[str, Any], None],
+        change: Callable[[str, Callable[[Any], Any]], Awaitable[Any]],
+    ) -> None:
         self._read = read
         self._write = write
+        self._change = change
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The value under `name`."""
+        """The value under `name`: of a session as it was when this run began, with what its tree has set since."""
         value = self._read(name)
         return default if value is None else value
 
     def set(self, name: str, value: Any) -> None:
-        """Set a JSON value; it is stored with the run's next commit."""
+        """Set a JSON value; it is stored with the run's next commit, whatever is there by then."""
         self._write(name, value)
+
+    async def update(self, name: str, change: Callable[[Any], Any]) -> Any:
+        """Replace the value under `name` by `change(value)`, of the value that is there now (None for none), and return it.
+
+        Of several that do this at once none is lost, in whatever process. A session's is stored when this returns, so a run
+        that dies after it and is resumed may do it again. `change` may be called several times: it is to have no effects.
+
+        >>> await call.state("session").update("runs", lambda runs: (runs or 0) + 1)
+        """
+        return await self._change(name, change)
 
 
 StateOf = Callable[[Scope], StateHandle]
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunCall:
-    """A run that is about to be driven."""
+    """A run that is about to be driven. Nothing of it can be changed."""
 
     agent_id: str
     run_id: str
@@ -51,9 +89,12 @@ class RunCall:
     state: StateOf
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCall:
-    """A model call that is about to be made. `request` may be replaced, but a changed envelope moves the prefix."""
+    """A model call that is about to be made. `request` may be another one, but a changed envelope moves the prefix.
+
+    >>> await next(replace(call, request=msgspec.structs.replace(call.request, tail="Be short.")))
+    """
 
     request: ModelRequest
     agent_id: str
@@ -62,9 +103,13 @@ class ModelCall:
     state: StateOf
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ToolInvocation:
-    """A call that the gate allowed. Not to call `next` answers it in the tool's place."""
+    """A call that the gate allowed. Not to call `next` answers it in the tool's place.
+
+    The arguments of a plain tool may be others: `await next(call.with_arguments({…}))`. The gate decides over these again, and
+    what it would have to ask for is refused. A delegation stands as it is: its child is committed before.
+    """
 
     ref: CallRef
     call: ToolCall
@@ -72,6 +117,15 @@ class ToolInvocation:
     run_id: str
     depth: int
     state: StateOf
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments, read."""
+        return msgspec.json.decode(self.call.arguments, type=dict[str, Any])
+
+    def with_arguments(self, arguments: Mapping[str, Any]) -> "ToolInvocation":
+        """The same call with other arguments, which are JSON values."""
+        return replace(self, call=msgspec.structs.replace(self.call, arguments=msgspec.json.encode(arguments).decode()))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -100,8 +154,8 @@ class Middleware:
 
     priority: int = 100
 
-    async def around_run(self, call: RunCall, next: Callable[[RunCall], Awaitable[Any]]) -> Any:
-        """Around one attempt of a run."""
+    async def around_run(self, call: RunCall, next: Callable[[RunCall], Awaitable[RunEnd]]) -> RunEnd:
+        """Around one attempt of a run. Its end is in the journal when `next` returns: what is returned changes nothing."""
         return await next(call)
 
     async def around_model_call(self, call: ModelCall, next: Callable[[ModelCall], Awaitable[ModelAnswer]]) -> ModelAnswer:
@@ -111,7 +165,7 @@ class Middleware:
     async def around_tool_call(
         self, call: ToolInvocation, next: Callable[[ToolInvocation], Awaitable[CallOutcome]]
     ) -> CallOutcome:
-        """Around one tool call or delegation."""
+        """Around one tool call or delegation. `next` may be called again after it has returned, but not around a delegation."""
         return await next(call)
 
     async def before_reasoning(self, state: Reasoning) -> None:
@@ -142,3 +196,41 @@ def _around(
         return await outer(call, inner)
 
     return handler
+
+
+_FREE: Final[Mapping[type, str]] = {ModelCall: "request", ToolInvocation: "call"}
+"""What a middleware may change of each; of the others nothing."""
+_KIND: Final[Mapping[type, type]] = {ModelCall: ModelRequest, ToolInvocation: ToolCall}
+
+
+def accepted(given: C, passed: object) -> C:
+    """What a middleware passed to `next` in the place of `given`, if it changed no more than it may.
+
+    Raises:
+        ConfigurationError: `middleware_changed`, naming what it changed.
+    """
+    if passed is given:
+        return given
+    kind, free = type(given), _FREE.get(type(given))
+    if not isinstance(passed, kind):
+        raise _refused(f"a middleware gave `next` a {type(passed).__name__}, not a `{kind.__name__}`", kind, free)
+    for one in fields(kind):  # type: ignore[arg-type]
+        was, now = getattr(given, one.name), getattr(passed, one.name)
+        if one.name == free:
+            if not isinstance(now, _KIND[kind]):
+                raise _refused(f"a middleware made `{free}` of a `{kind.__name__}` a {type(now).__name__}", kind, free)
+        elif now is not was and now != was:
+            raise _refused(f"a middleware changed `{one.name}` of a `{kind.__name__}`", kind, free)
+    if isinstance(given, ToolInvocation) and isinstance(passed, ToolInvocation):
+        for name in ("id", "name", "provider_id"):
+            if getattr(passed.call, name) != getattr(given.call, name):
+                raise _refused(f"a middleware changed `call.{name}` of a `{kind.__name__}`", kind, free)
+    return passed
+
+
+def _refused(message: str, kind: type, free: str | None) -> ConfigurationError:
+    if kind is ToolInvocation:
+        remedy = "pass on `call`, or `call.with_arguments(…)`"
+    else:
+        remedy = f"pass on `call`, or `replace(call, {free}=…)`" if free else "pass on `call` as it is"
+    return ConfigurationError(message, code="middleware_changed", remedy=remedy)

@@ -6,7 +6,7 @@ lets the handler prepare (what it stages rides with the commit of the call's int
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from retinue.agent.journal import Batch
 from retinue.events import Event, SubAgentInvocationStartedEvent
@@ -20,7 +20,17 @@ from retinue.states import ResultStatus
 if TYPE_CHECKING:
     from retinue.agent.run import Run
 
-__all__ = ["CallHandler", "CallOutcome", "Gate", "Prepared"]
+__all__ = ["CallHandler", "CallOutcome", "Gate", "Prepared", "RunEnd"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnd:
+    """How one attempt of a run ended. `waiting` is no terminal: it goes on when its requests are answered."""
+
+    status: Literal["completed", "failed", "cancelled", "waiting"]
+    reason: str | None = None
+    message: str = ""
+    remedy: str | None = None
 
 
 @dataclass(slots=True, kw_only=True)

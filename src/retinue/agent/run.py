@@ -7,18 +7,18 @@ intent to stop in the journal.
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 
+from retinue.agent.around_run import AroundRun
 from retinue.agent.asking import ask
 from retinue.agent.branch import Branch
 from retinue.agent.calls import Calls
 from retinue.agent.conflicts import go_on_from_ledger
 from retinue.agent.definition import AgentDefinition, clean_envelope
 from retinue.agent.journal import Batch, RunJournal
-from retinue.agent.middleware import RunCall, Scope, StateHandle, chain, overriding
+from retinue.agent.middleware import Scope, StateHandle
 from retinue.agent.next_step import (
     AskModel,
     CheckOutput,
@@ -31,12 +31,13 @@ from retinue.agent.next_step import (
     next_step,
 )
 from retinue.agent.output import Checked, OutputType, check_answer, give_back
+from retinue.agent.ports import RunEnd
 from retinue.agent.projection import OUTPUT_NOTICE, Projection
+from retinue.agent.session_state import SessionState, plain
 from retinue.agent.stopping import Stopping
 from retinue.agent.tasks import take_tasks
 from retinue.agent.texts import notice
 from retinue.agent.tool_handler import make_context
-from retinue.agent.tree import MIDDLEWARE_STATE
 from retinue.errors import LedgerConflict, LedgerError
 from retinue.events import (
     CancelSeenEvent,
@@ -52,27 +53,16 @@ from retinue.events import (
 from retinue.ids import new_id
 from retinue.messages import CallRef, UserMessage
 from retinue.models.port import Envelope
-from retinue.ops import PutState, TakeMail
+from retinue.ops import TakeMail
 from retinue.rows import Mail, RunRow
 from retinue.states import RunState
-from retinue.tools.errors import is_fault
 from retinue.tools.port import ToolContext
 
-__all__ = ["Run", "RunEnd"]
+__all__ = ["Run"]
 
 MAIL_POLL_SECONDS = 1.0
 
 _log: Final = logging.getLogger("retinue")
-
-
-@dataclass(frozen=True, slots=True)
-class RunEnd:
-    """How one attempt of a run ended. `waiting` is no terminal: it goes on when its requests are answered."""
-
-    status: Literal["completed", "failed", "cancelled", "waiting"]
-    reason: str | None = None
-    message: str = ""
-    remedy: str | None = None
 
 
 class Run:
@@ -183,64 +173,39 @@ class Run:
             self.tree.runs.pop(self.row.run_id, None)
 
     async def _around(self) -> RunEnd:
-        """The loop, with the middleware around it. The journal's end stands, whatever the middleware makes of it. A stop
-        interrupts the middleware's own part; nothing of it begins after one (M8)."""
-        middleware = overriding(self.definition.middleware, "around_run")
-        ends: list[RunEnd] = []
-        faults: list[BaseException] = []
-
-        async def driven(_call: RunCall) -> RunEnd:
-            self.stopping.interruptible = False
-            await self.stopping.absorb()
-            try:
-                ends.append(await self._loop())
-            except BaseException as error:
-                faults.append(error)
-                raise
-            self.stopping.interruptible = True
-            return ends[-1]
-
-        call = RunCall(
-            agent_id=self.definition.agent_id,
-            run_id=self.row.run_id,
-            attempt=self.row.attempt,
-            depth=self.row.depth,
-            state=self.state,
-        )
+        """The loop, with the middleware around it. The journal's end stands, whatever the middleware makes of it. A stop ends
+        the middleware's own part; nothing of it begins after one (M8)."""
+        key = self.row.key
         try:
-            key = self.row.key
             self._session_state = await self.tree.session_state(key.user, key.session)
-            if self.stopping.reason is None:
-                self.stopping.interruptible = True
-                await chain(middleware, "around_run", driven)(call)
-        except asyncio.CancelledError as error:
-            if faults:
-                raise
-            if is_fault(error) and self.projection.open is None:
-                self._author_fault("a middleware raised CancelledError, and nobody had cancelled the run")
-            else:
-                self.stopping.cancelled()
-        except Exception as error:
-            if faults or (not ends and self.projection.open is not None):
-                raise  # the loop's own fault, or nothing that can be closed here: the run can be resumed
-            self._author_fault(f"a middleware raised {type(error).__name__}: {error}")
-        finally:
-            self.stopping.interruptible = False
-        await self._absorb()
-        if not ends:
-            if faults:
-                raise faults[-1]  # a middleware that swallows the loop's fault does not make it undone
-            if self.stopping.reason is None and self.projection.open is None:
-                self._author_fault("a middleware did not call `next`")
-            return await self._loop()
-        return ends[-1]
-
-    async def _absorb(self) -> None:
-        """Take in an interruption that a middleware kept to itself."""
-        try:
-            await self.stopping.absorb()
         except asyncio.CancelledError:
             self.stopping.cancelled()
+        if self.stopping.reason is not None:
+            return await self._loop()
+        around = AroundRun(self, self._loop)
+        error = await around.over()
+        if around.faults:
+            raise around.faults[-1]  # a middleware that swallows the loop's fault does not make it undone
+        if error is not None:
+            self._middleware_raised(error, ended=bool(around.ends))
+        if around.ends:
+            return around.ends[-1]
+        if error is None and self.stopping.reason is None and self.projection.open is None:
+            self._author_fault("a middleware did not call `next`")
+        return await self._loop()
+
+    def _middleware_raised(self, error: BaseException, *, ended: bool) -> None:
+        """End the run as failed because of what a middleware raised outside of the loop, unless it has ended."""
+        uncalled = isinstance(error, asyncio.CancelledError)
+        said = "CancelledError, and nobody had cancelled the run" if uncalled else f"{type(error).__name__}: {error}"
+        if ended:
+            _log.warning("run %s had ended when a middleware raised %s", self.row.run_id, said)
+        elif self.projection.open is None:
+            self._author_fault(f"a middleware raised {said}")
+        elif uncalled:
+            self.stopping.ask_with_intent("interrupted", by="middleware")
+        else:
+            raise error  # nothing that can be closed here: the run can be resumed
 
     def _author_fault(self, message: str) -> None:
         """End the run as failed because of what its author's code did, unless it has ended already."""
@@ -481,18 +446,20 @@ class Run:
 
     def state(self, scope: Scope) -> StateHandle:
         """A middleware's state of this thread or session (H-27)."""
-        if scope == "thread":
-            return StateHandle(
-                lambda name: _plain(self.projection.state.get(name)),
-                lambda name, value: self.journal.stage(StateSetEvent(name=name, value=_plain(value))),
-            )
-        return StateHandle(lambda name: _plain(self._session_state.get(name)), self._set_session_state)
+        return SessionState(self, self._session_state).handle if scope == "session" else self._thread_state()
 
-    def _set_session_state(self, name: str, value: Any) -> None:
-        self._session_state[name] = _plain(value)
-        key = self.row.key
-        raw = msgspec.Raw(msgspec.json.encode(value))
-        self.journal.stage_op(PutState(key.user, key.session, f"{MIDDLEWARE_STATE}{name}", raw))
+    def _thread_state(self) -> StateHandle:
+        def read(name: str) -> Any:
+            return plain(self.projection.state.get(name))
+
+        def write(name: str, value: Any) -> None:
+            self.journal.stage(StateSetEvent(name=name, value=plain(value)))
+
+        async def change(name: str, made: Callable[[Any], Any]) -> Any:
+            write(name, made(read(name)))
+            return read(name)
+
+        return StateHandle(read, write, change)
 
     def placed(self, event: Any, seq: int, at: int) -> Any:
         """The event with its place in the tree filled in, for viewers."""
@@ -523,8 +490,3 @@ class Run:
     def take(self) -> Batch:
         """What the run staged, for a parent to commit with its own."""
         return self.journal.take()
-
-
-def _plain(value: Any) -> Any:
-    """A copy, as the journal holds it: what another process would find."""
-    return None if value is None else msgspec.json.decode(msgspec.json.encode(value))

@@ -9,7 +9,7 @@ from retinue.agent.ports import CallOutcome, Prepared
 from retinue.errors import ConfigurationError
 from retinue.states import ResultStatus
 
-__all__ = ["StartedCall", "no_outcome"]
+__all__ = ["StartedCall", "called_twice", "no_outcome"]
 
 NOT_RUN: Final = "not_run"
 """Why a child ended that a middleware answered for, or kept from running."""
@@ -18,7 +18,7 @@ NOT_RUN: Final = "not_run"
 class StartedCall:
     """A call that runs in this process."""
 
-    __slots__ = ("action", "driving", "ended", "fault", "given_up", "prepared", "task")
+    __slots__ = ("action", "at_work", "begun", "driving", "ended", "fault", "given_up", "prepared", "task")
 
     def __init__(self, action: CallAction, prepared: Prepared) -> None:
         self.action = action
@@ -29,6 +29,9 @@ class StartedCall:
         self.ended: CallOutcome | None = None
         self.fault: BaseException | None = None
         self.given_up = False
+        self.begun = False
+        """Whether `prepared` has run, so that it must be prepared again to run again (a middleware that repeats a tool)."""
+        self.at_work = False
 
     async def drive(self) -> CallOutcome:
         """Drive the child of a delegation, once: it has one end.
@@ -39,11 +42,7 @@ class StartedCall:
         if self.given_up:
             raise asyncio.CancelledError
         if self.driving or self.ended is not None or self.fault is not None:
-            raise ConfigurationError(
-                f"a middleware called `next` twice around the delegation `{self.action.call.name}`",
-                code="next_called_twice",
-                remedy="call `next` at most once around a delegation; a child runs once",
-            )
+            raise called_twice(self.action.call.name, "around a delegation", "call it at most once there; a child runs once")
         self.driving = True
         try:
             self.ended = await self.prepared.execute()
@@ -69,6 +68,13 @@ class StartedCall:
         if not isinstance(made, CallOutcome):
             made = no_outcome(self.action.call.name, made)
         return replace(made, events=ended.events, batch=ended.batch, suspended=False)
+
+
+def called_twice(name: str, when: str, remedy: str) -> ConfigurationError:
+    """The error for a middleware that called `next` again where it must not."""
+    return ConfigurationError(
+        f"a middleware called `next` twice around `{name}`, {when}", code="next_called_twice", remedy=remedy
+    )
 
 
 def no_outcome(name: str, made: object) -> CallOutcome:

@@ -9,9 +9,10 @@ from retinue.agent.branch import Branch
 from retinue.agent.conflicts import still_ours
 from retinue.agent.definition import AgentDefinition, envelope_from_blob
 from retinue.agent.output import OutputType
+from retinue.agent.ports import RunEnd
 from retinue.agent.projection import Projection, project
 from retinue.agent.recovery import recover
-from retinue.agent.run import Run, RunEnd
+from retinue.agent.run import Run
 from retinue.agent.start import stage_run
 from retinue.agent.tree import Tree, Viewer
 from retinue.config import UNSET, RuntimeContext, Unset

@@ -19,6 +19,7 @@ from retinue.ops import (
     PutMail,
     PutRequest,
     PutRun,
+    PutState,
     RequestCancel,
     TakeMail,
 )
@@ -252,6 +253,17 @@ def references(body: bytes) -> list[str]:
 def not_open(url: str) -> LedgerUnavailable:
     """The error of a ledger that is used before `open` or after `close`."""
     return LedgerUnavailable(f"the ledger `{url}` is not open", code="not_open", remedy="call `await ledger.open()` first")
+
+
+def check_state(op: PutState, stored: bytes | None) -> None:
+    """`stored` is the value that is there; only called for an op that expects one."""
+    if stored != op.expect:
+        raise LedgerConflict(
+            f"the state `{op.name}` of session `{op.session}` has been changed",
+            op=op,
+            code="state",
+            remedy="read it again: somebody else has changed it",
+        )
 
 
 def _check_replacement(op: Any, kind: str, row_id: str, expect: object, stored: object) -> None:

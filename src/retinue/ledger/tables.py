@@ -232,7 +232,10 @@ class Tables:
             undo.append(partial(self.condemned.__setitem__, op.digest, self.condemned.pop(op.digest)))
 
     def _put_state(self, op: PutState, undo: _Undo) -> None:
-        _put(self.states.setdefault((op.user, op.session), {}), op.name, bytes(op.value), undo)
+        kept = self.states.setdefault((op.user, op.session), {})
+        if op.expect is not msgspec.UNSET:
+            rules.check_state(op, kept.get(op.name))
+        _put(kept, op.name, bytes(op.value), undo)
 
     def _put_owner(self, op: PutOwner, undo: _Undo) -> None:
         _put(self.owners, op.row.owner_id, op.row, undo)

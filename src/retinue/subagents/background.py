@@ -8,9 +8,9 @@ from typing import Any, Final
 import msgspec
 
 from retinue.agent.branch import Branch
-from retinue.agent.ports import CallOutcome
+from retinue.agent.ports import CallOutcome, RunEnd
 from retinue.agent.results import cut, named_in
-from retinue.agent.run import Run, RunEnd
+from retinue.agent.run import Run
 from retinue.agent.tasks import TASK_MAIL, TaskMail
 from retinue.events import encode
 from retinue.ids import new_id

@@ -6,10 +6,10 @@ from typing import Any, Final
 import msgspec
 
 from retinue.agent.journal import Batch
-from retinue.agent.ports import CallOutcome, Prepared
+from retinue.agent.ports import CallOutcome, Prepared, RunEnd
 from retinue.agent.projection import Terminal
 from retinue.agent.results import named_in
-from retinue.agent.run import Run, RunEnd
+from retinue.agent.run import Run
 from retinue.agent.stopping import until_stopped
 from retinue.agent.texts import bounded
 from retinue.events import (

@@ -11,10 +11,10 @@ from retinue.agent.conflicts import still_ours
 from retinue.agent.definition import AgentDefinition, envelope_from_blob
 from retinue.agent.journal import Batch
 from retinue.agent.nobody import nobody
-from retinue.agent.ports import CallOutcome, Prepared
+from retinue.agent.ports import CallOutcome, Prepared, RunEnd
 from retinue.agent.projection import Projection, project
 from retinue.agent.recovery import recover
-from retinue.agent.run import Run, RunEnd
+from retinue.agent.run import Run
 from retinue.agent.start import Copied, stage_run
 from retinue.config import SubAgentContextPolicy
 from retinue.errors import LedgerError, ThreadBusy

@@ -64,9 +64,10 @@ class Recorded:
         return "\n".join(_text(message) for message in self.messages if message.get("role") in ("system", "developer"))
 
     def summary(self) -> dict[str, Any]:
-        """What `GET /__record` tells."""
+        """What `GET /__record` tells: everything but keys."""
         return {
             "number": self.number,
+            "headers": {name: value for name, value in self.headers.items() if name != "authorization"},
             "agent": self.agent,
             "run": self.run,
             "step": self.step,

@@ -7,6 +7,8 @@ keeps whole copies where a backend keeps references, and applies ops to a copy t
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar, cast
 
+import msgspec
+
 from retinue.ops import (
     Append,
     CreateThread,
@@ -220,7 +222,9 @@ class ReferenceLedger:
         self.drafts.get(op.key, {}).pop(op.message_id, None)
 
     def _state(self, op: PutState) -> None:
-        self.states.setdefault((op.user, op.session), {})[op.name] = bytes(op.value)
+        kept = self.states.setdefault((op.user, op.session), {})
+        _must(op.expect is msgspec.UNSET or kept.get(op.name) == op.expect, "state")
+        kept[op.name] = bytes(op.value)
 
     def _blob(self, op: PutBlob) -> None:
         self.blobs.setdefault(op.digest, op.data)

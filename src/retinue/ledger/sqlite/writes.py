@@ -356,6 +356,11 @@ class Writes:
             self._execute("DELETE FROM condemned WHERE digest = ?", (op.digest,))
 
     def _put_state(self, op: PutState) -> None:
+        if op.expect is not msgspec.UNSET:
+            found = self._execute(
+                "SELECT value FROM state WHERE user = ? AND session = ? AND name = ?", (op.user, op.session, op.name)
+            ).fetchone()
+            rules.check_state(op, None if found is None else found[0])
         self._execute("INSERT OR REPLACE INTO state VALUES (?, ?, ?, ?)", (op.user, op.session, op.name, bytes(op.value)))
 
     def _put_owner(self, op: PutOwner) -> None:

@@ -219,6 +219,18 @@ async def session_state_is_set_by_name(ledger: Ledger) -> None:
 
 
 @check
+async def session_state_is_set_in_the_place_of_a_value_that_is_still_there(ledger: Ledger) -> None:
+    await refused(ledger, "state", PutState("ann", "ses", "a", msgspec.Raw(b"1"), b"0"))
+    await ledger.commit([PutState("ann", "ses", "a", msgspec.Raw(b"1"), None)])
+    await refused(ledger, "state", PutState("ann", "ses", "a", msgspec.Raw(b"2"), None))
+    await refused(
+        ledger, "state", PutState("ann", "ses", "b", msgspec.Raw(b"7")), PutState("ann", "ses", "a", msgspec.Raw(b"2"), b"0")
+    )
+    await ledger.commit([PutState("ann", "ses", "a", msgspec.Raw(b"2"), b"1")])
+    same(await ledger.state("ann", "ses"), {"a": b"2"})
+
+
+@check
 async def owners_live_while_their_ledger_is_open(ledger: Ledger) -> None:
     await ledger.commit([PutOwner(owner_row("own_1")), PutOwner(owner_row("own_2"))])
     same((await ledger.owner("own_1"), await ledger.owner_alive("own_1")), (owner_row("own_1"), True))
