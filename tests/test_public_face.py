@@ -27,6 +27,7 @@ NAMES: Final = frozenset(
         "ClientInheritance",
         "ConfigurationError",
         "Event",
+        "EventsDroppedEvent",
         "File",
         "HarnessAgent",
         "Image",
