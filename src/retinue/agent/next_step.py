@@ -28,6 +28,7 @@ __all__ = [
     "Step",
     "TakeAnswer",
     "WaitForAnswer",
+    "asked_by",
     "next_step",
     "read_answer",
 ]
@@ -162,7 +163,7 @@ def next_step(projection: Projection, mail: Sequence[Mail], tools: Mapping[str, 
     for letter in mail:
         if letter.kind == "answer":
             answer = read_answer(letter)
-            return TakeAnswer(letter.mail_id, answer, _asked_by(projection, answer.request_id))
+            return TakeAnswer(letter.mail_id, answer, asked_by(projection, answer.request_id))
     batch = projection.open
     if batch is not None:
         return _calls_step(projection, batch, tools)
@@ -216,7 +217,8 @@ def _output_step(projection: Projection, wanted: OutputSpec) -> Step:
     )
 
 
-def _asked_by(projection: Projection, request_id: str) -> CallRef | None:
+def asked_by(projection: Projection, request_id: str) -> CallRef | None:
+    """The call that waits for the answer to this request, None if none does."""
     batch = projection.open
     if batch is None:
         return None
