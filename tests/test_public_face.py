@@ -2,11 +2,12 @@
 
 import ast
 import inspect
+import pydoc
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, cast, get_type_hints
 
 import pytest
 
@@ -27,6 +28,7 @@ NAMES: Final = frozenset(
         "ClientInheritance",
         "ConfigurationError",
         "Event",
+        "EventsDroppedEvent",
         "File",
         "HarnessAgent",
         "Image",
@@ -126,6 +128,20 @@ def test_each_name_resolves_to_something_of_its_name(name: str) -> None:
     assert getattr(value, "__name__", name) == name
     assert name in dir(retinue)
     assert inspect.getdoc(value)
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_each_name_can_be_looked_at(name: str) -> None:
+    """`help()`, notebooks and editors look at names at run time: what stands in an annotation has to be there then."""
+    value = getattr(retinue, name)
+    assert pydoc.render_doc(value, renderer=pydoc.plaintext)
+    if isinstance(value, type) or inspect.isfunction(value):
+        get_type_hints(value)
+        inspect.signature(value)
+
+
+def test_the_package_can_be_looked_at() -> None:
+    assert "class RunResult" in pydoc.render_doc(retinue, renderer=pydoc.plaintext)
 
 
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     )
     from retinue.events import (
         Event,
+        EventsDroppedEvent,
         MessageEvent,
         ModelCalledEvent,
         PermissionRequest,
@@ -105,6 +106,7 @@ _HOMES = {
     ),
     "events": (
         "Event",
+        "EventsDroppedEvent",
         "MessageEvent",
         "ModelCalledEvent",
         "PermissionRequest",
@@ -159,6 +161,7 @@ __all__ = [  # noqa: RUF022  # in the order of the table above
     "ClientInheritance",
     "ConfigurationError",
     "Event",
+    "EventsDroppedEvent",
     "File",
     "HarnessAgent",
     "Image",

@@ -22,6 +22,7 @@ from retinue.states import ResultStatus
 __all__ = [
     "CancelSeenEvent",
     "Event",
+    "EventsDroppedEvent",
     "MessageEvent",
     "ModelCalledEvent",
     "OutputCheckedEvent",
@@ -323,6 +324,14 @@ class ToolProgressEvent(Event, frozen=True, kw_only=True, omit_defaults=True, re
     call: CallRef
     name: str
     text: str
+
+
+class EventsDroppedEvent(Event, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """A stream that was not read in time has dropped `count` deltas of texts and reports of tools, since the one before. What is
+    in a journal is never dropped. Live only."""
+
+    TYPE: ClassVar[str] = "EVENTS_DROPPED"
+    count: int
 
 
 class UnknownEvent(Event, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):

@@ -9,6 +9,7 @@ import pytest
 
 from retinue import (
     Agent,
+    EventsDroppedEvent,
     Limits,
     PermissionRequest,
     PermissionRules,
@@ -23,10 +24,12 @@ from retinue import (
     SubAgentInvocationStartedEvent,
     TextDeltaEvent,
     ToolCallResultEvent,
+    ToolContext,
     ToolHarness,
+    ToolProgressEvent,
     tool,
 )
-from retinue.agent.tree import VIEWER_DELTAS
+from retinue.agent.viewer import VIEWER_DELTAS, VIEWER_PROGRESS
 from retinue.events import Event, MessageEvent, decode
 from retinue.ledger.memory import MemoryLedger
 from retinue.models.port import Emit, ModelAnswer, ModelRequest, TextDelta
@@ -184,13 +187,11 @@ async def test_a_slow_viewer_holds_nobody_up_and_loses_deltas_only() -> None:
     events: list[Event] = []
     async with aclosing(agent.stream("go", context=HERE)) as stream:
         events.append(await anext(stream))
-        tree = next(iter(agent.runtime.trees.values()))
         await asyncio.wait(
             [driver.task for driver in agent.runtime.drivers if driver.task is not None]
         )  # nobody looks, and it ends
         root = (await agent.runtime.ledger.runs(roots_only=True))[0]
         assert root.state.value == "completed"
-        assert tree.viewers[0].dropped == words - VIEWER_DELTAS
         async for event in stream:
             events.append(event)
     stored = [event for event in events if event.seq]
@@ -198,10 +199,56 @@ async def test_a_slow_viewer_holds_nobody_up_and_loses_deltas_only() -> None:
     deltas = [event for event in events if isinstance(event, TextDeltaEvent)]
     assert len(deltas) == VIEWER_DELTAS
     assert [delta.offset for delta in deltas] == [2 * n for n in range(VIEWER_DELTAS)]
+    assert [event.count for event in events if isinstance(event, EventsDroppedEvent)] == [words - VIEWER_DELTAS]
     last = events[-1]
     assert isinstance(last, RunFinishedEvent)
     assert last.result.text == text
     await agent.close()
+
+
+async def test_a_chatty_tool_does_not_fill_the_queue_of_a_slow_viewer() -> None:
+    """The newest reports are kept, how many were dropped is said, and nothing of a journal is missing (M15)."""
+    reports = VIEWER_PROGRESS * 3
+
+    @tool
+    async def chatty(context: ToolContext) -> str:
+        """Report much."""
+        for n in range(reports):
+            context.progress(str(n))
+        return "done"
+
+    model = RecordingModel({"root": [calls(("chatty", {})), "end"]})
+    async with Agent("root", model=model, tools=[chatty], permissions=ALL) as agent:
+        events: list[Event] = []
+        async with aclosing(agent.stream("go", context=HERE)) as stream:
+            events.append(await anext(stream))
+            await asyncio.wait([driver.task for driver in agent.runtime.drivers if driver.task is not None])
+            events += [event async for event in stream]
+    shown = [event.text for event in events if isinstance(event, ToolProgressEvent)]
+    assert shown == [str(n) for n in range(reports - VIEWER_PROGRESS, reports)]
+    lost = [event for event in events if isinstance(event, EventsDroppedEvent)]
+    assert [(event.count, event.path, event.live) for event in lost] == [(reports - VIEWER_PROGRESS, ("root",), True)]
+    assert all(event.key == events[0].key and event.at and event.run_id == events[0].run_id for event in lost)
+    stored = [event.seq for event in events if event.seq]
+    assert stored == list(range(1, len(stored) + 1))
+
+
+async def test_a_viewer_that_keeps_up_loses_nothing() -> None:
+    reports = VIEWER_PROGRESS * 2
+
+    @tool
+    async def chatty(context: ToolContext) -> str:
+        """Report much, and let others look."""
+        for n in range(reports):
+            context.progress(str(n))
+            await asyncio.sleep(0)
+        return "done"
+
+    model = RecordingModel({"root": [calls(("chatty", {})), "end"]})
+    async with Agent("root", model=model, tools=[chatty], permissions=ALL) as agent:
+        events = await all_of(agent.stream("go", context=HERE))
+    assert [event.text for event in events if isinstance(event, ToolProgressEvent)] == [str(n) for n in range(reports)]
+    assert not any(isinstance(event, EventsDroppedEvent) for event in events)
 
 
 # Who answers (D-28)

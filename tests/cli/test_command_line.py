@@ -303,6 +303,9 @@ async def test_the_model_can_be_named_once(command_line: Any, provider: StrictPr
         slip = await command_line(*command)
         assert slip.code == (2 if command[0] == "run" else 1)
         assert "did you mean `model`?" in slip.err + slip.out
+    (command_line.workspace / ".retinue" / "config.toml").write_text("model = 5\n")
+    wrong = await command_line("run", "Go.")
+    assert (wrong.code, "has `model` = `5`, which is not text" in wrong.err) == (2, True)
 
 
 async def test_agents_of_a_folder(command_line: Any) -> None:

@@ -29,6 +29,7 @@ __all__ = [
     "TakeAnswer",
     "TakeTasks",
     "WaitForAnswer",
+    "asked_by",
     "next_step",
     "read_answer",
 ]
@@ -169,7 +170,7 @@ def next_step(projection: Projection, mail: Sequence[Mail], tools: Mapping[str, 
     for letter in mail:
         if letter.kind == "answer":
             answer = read_answer(letter)
-            return TakeAnswer(letter.mail_id, answer, _asked_by(projection, answer.request_id))
+            return TakeAnswer(letter.mail_id, answer, asked_by(projection, answer.request_id))
     batch = projection.open
     if batch is not None:
         return _calls_step(projection, batch, tools)
@@ -225,7 +226,8 @@ def _output_step(projection: Projection, wanted: OutputSpec) -> Step:
     )
 
 
-def _asked_by(projection: Projection, request_id: str) -> CallRef | None:
+def asked_by(projection: Projection, request_id: str) -> CallRef | None:
+    """The call that waits for the answer to this request, None if none does."""
     batch = projection.open
     if batch is None:
         return None

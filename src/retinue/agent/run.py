@@ -18,6 +18,7 @@ from retinue.agent.calls import Calls
 from retinue.agent.conflicts import go_on_from_ledger
 from retinue.agent.definition import AgentDefinition, clean_envelope
 from retinue.agent.journal import Batch, RunJournal
+from retinue.agent.mailbox import letters
 from retinue.agent.middleware import Scope, StateHandle
 from retinue.agent.next_step import (
     AskModel,
@@ -245,8 +246,7 @@ class Run:
         projection = self.projection
         if self._mail_waits:
             self._mail_waits = False
-            letters = await self.tree.services.ledger.mail(self.row.key)
-            self._mail = [letter for letter in letters if letter.mail_id not in self._taken]
+            self._mail = await letters(self, self._taken)
         if self.stopping.reason is not None and projection.cancel is None and projection.finished is None:
             self.journal.stage(CancelSeenEvent(reason=self.stopping.reason))
         step = next_step(projection, self._mail, self.definition.tools)

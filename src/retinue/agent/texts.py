@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 
 from retinue.near import near_names
-from retinue.states import ResultStatus
 
 __all__ = ["CANCELLED", "LIMIT_TURNS", "UNKNOWN_OUTCOME", "bounded", "denied", "notice", "unknown_tool"]
 
@@ -14,8 +13,6 @@ UNKNOWN_OUTCOME = (
     "The outcome of this call is unknown: it was started, then the process ended before a result was recorded. "
     "It was not repeated. Check whether it had its effect before you call it again."
 )
-
-STATUS_OF_LIMIT = ResultStatus.LIMIT
 
 
 def denied(tool: str, because: str, note: str = "") -> str:

@@ -4,7 +4,6 @@ Nothing here is needed to go on with a tree: another process makes its own from 
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -14,17 +13,12 @@ import msgspec
 from retinue.agent.branch import Branch
 from retinue.agent.kept import KeptProjections
 from retinue.agent.slots import Slots
+from retinue.agent.viewer import Viewer
 from retinue.clock import Clock
 from retinue.config import Limits
 from retinue.damage import UNREADABLE, damaged
 from retinue.errors import LedgerError
-from retinue.events import (
-    Event,
-    PermissionRequest,
-    ReasoningDeltaEvent,
-    SubAgentInvocationStartedEvent,
-    TextDeltaEvent,
-)
+from retinue.events import Event, PermissionRequest, SubAgentInvocationStartedEvent
 from retinue.ledger.port import Ledger
 from retinue.rows import ThreadKey
 from retinue.secrets import Redactor
@@ -34,9 +28,8 @@ if TYPE_CHECKING:
     from retinue.agent.ports import CallOutcome, Prepared
     from retinue.agent.run import Run
 
-__all__ = ["Services", "Tree", "Viewer"]
+__all__ = ["Services", "Tree"]
 
-VIEWER_DELTAS = 1_000
 BLOB_SECONDS = 3_600
 """How long this process relies on a blob that it has put (`Ledger.collect`)."""
 
@@ -103,58 +96,6 @@ class Services:
             for task in left:
                 self.keep(task)
             await asyncio.gather(timer, return_exceptions=True)
-
-
-class Viewer:
-    """One subscriber of a tree. A run never waits for it: beyond a bound, text deltas are dropped, events never (M15).
-
-    It is there to answer a request until it comes back for the next event with the request still open; `patient`: always.
-    """
-
-    def __init__(self, *, patient: bool = False) -> None:
-        self._patient = patient
-        self._asked: PermissionRequest | None = None
-        self.attending = True
-        self._queue: deque[Event] = deque()
-        self._deltas = 0
-        self._ready = asyncio.Event()
-        self.closed = False
-        self.dropped = 0
-        self.tree: Tree | None = None
-
-    def put(self, event: Event) -> None:
-        """Take an event in."""
-        if isinstance(event, TextDeltaEvent | ReasoningDeltaEvent):
-            if self._deltas >= VIEWER_DELTAS:
-                self.dropped += 1
-                return
-            self._deltas += 1
-        self._queue.append(event)
-        self._ready.set()
-
-    def close(self) -> None:
-        """No more events will come."""
-        self.closed = True
-        self._ready.set()
-
-    async def get(self) -> Event | None:
-        """The next event, or None when the viewer is closed and empty."""
-        tree = self.tree
-        if self._asked is not None and not self._patient and tree is not None and self._asked.request_id not in tree.answered:
-            self.attending = False  # it looked at the request and came back without an answer (D-28)
-            tree.wake_all()
-        self._asked = None
-        while not self._queue:
-            if self.closed:
-                return None
-            self._ready.clear()
-            await self._ready.wait()
-        event = self._queue.popleft()
-        if isinstance(event, TextDeltaEvent | ReasoningDeltaEvent):
-            self._deltas -= 1
-        elif isinstance(event, PermissionRequest):
-            self._asked = event
-        return event
 
 
 def _nobody(_task: Any) -> None:

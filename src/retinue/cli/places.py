@@ -32,7 +32,7 @@ AGENT_KEY: Final = "agent:"
 MODEL_ENV: Final = "RETINUE_MODEL"
 SETTINGS: Final = Path(".retinue") / "config.toml"
 KEYS: Final = ("model",)
-"""The keys of the settings."""
+"""The keys of the settings; the value of each is text."""
 LEDGER: Final = Path(".retinue") / "ledger.sqlite3"
 
 
@@ -40,7 +40,7 @@ def settings_of(workspace: Path) -> dict[str, Any]:
     """`.retinue/config.toml` of a workspace (no tool can write there); nothing if there is none.
 
     Raises:
-        ConfigurationError: it cannot be read, or has a key that nothing reads.
+        ConfigurationError: it cannot be read, has a key that nothing reads, or a value of the wrong kind.
     """
     path = workspace / SETTINGS
     try:
@@ -58,6 +58,13 @@ def settings_of(workspace: Path) -> dict[str, Any]:
             f"`{path}` has the key `{unknown}`, which is not known",
             code="invalid_settings",
             remedy=f"did you mean {near}?" if near else f"remove it; the keys are {', '.join(f'`{key}`' for key in KEYS)}",
+        )
+    wrong = next((key for key, value in settings.items() if not isinstance(value, str)), None)
+    if wrong is not None:
+        raise ConfigurationError(
+            f"`{path}` has `{wrong}` = `{settings[wrong]}`, which is not text",
+            code="invalid_settings",
+            remedy='write it in quotation marks, e.g. `model = "openai:gpt-5"`',
         )
     return settings
 

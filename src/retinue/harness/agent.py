@@ -12,7 +12,8 @@ from weakref import WeakSet
 from retinue.agent.definition import AgentDefinition
 from retinue.agent.middleware import Middleware
 from retinue.agent.output import OutputType
-from retinue.agent.tree import Tree, Viewer
+from retinue.agent.tree import Tree
+from retinue.agent.viewer import Viewer
 from retinue.config import (
     UNSET,
     AgentRunConfig,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from retinue.agent.begun import task_of, until_done
-from retinue.agent.tree import Viewer
+from retinue.agent.viewer import Viewer
 from retinue.errors import ThreadBusy
 from retinue.events import Event, RunFinishedEvent
 from retinue.harness.running import Started, go_on

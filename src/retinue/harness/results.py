@@ -1,18 +1,17 @@
-"""What a run gives back."""
+"""What a run gives back, and the errors that carry it."""
 
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 
+from retinue.errors import RetinueError
 from retinue.events import PermissionRequest
+from retinue.harness.threads import Thread  # not for type checkers alone: `inspect.signature` looks the names of fields up
 from retinue.messages import ZERO_USAGE, Usage
 
-if TYPE_CHECKING:
-    from retinue.harness.threads import Thread
-
-__all__ = ["RunResult"]
+__all__ = ["RunCancelled", "RunFailed", "RunResult"]
 
 
 class RunResult(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
@@ -33,7 +32,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=Tr
     usage: Usage = ZERO_USAGE
     cost: Decimal | None = None
     own: "RunResult | None" = None
-    thread: "Thread | None" = None
+    thread: Thread | None = None
     run_id: str = ""
     tasks: Sequence[Any] = ()
     requests: Sequence[PermissionRequest] = ()
@@ -46,3 +45,23 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=Tr
             lines.append(f"to do: {self.remedy}")
         lines += [f"open: `{one.agent_id}` asks for `{one.tool}` ({one.request_id})" for one in self.requests]
         return "\n".join([*lines, self.text] if self.text else lines)
+
+
+class RunFailed(RetinueError):
+    """A run ended failed. `result` has the reason, the partial text, usage and thread."""
+
+    default_code = "run_failed"
+
+    def __init__(self, message: str, *, result: RunResult, code: str | None = None, remedy: str | None = None) -> None:
+        super().__init__(message, code=code, remedy=remedy)
+        self.result = result
+
+
+class RunCancelled(RetinueError):
+    """A run ended cancelled. `result` has the partial text, usage and thread."""
+
+    default_code = "run_cancelled"
+
+    def __init__(self, message: str, *, result: RunResult, code: str | None = None, remedy: str | None = None) -> None:
+        super().__init__(message, code=code, remedy=remedy)
+        self.result = result

@@ -14,7 +14,8 @@ from retinue.agent.projection import Projection, project
 from retinue.agent.recovery import recover
 from retinue.agent.run import Run
 from retinue.agent.start import stage_run
-from retinue.agent.tree import Tree, Viewer
+from retinue.agent.tree import Tree
+from retinue.agent.viewer import Viewer
 from retinue.config import UNSET, RuntimeContext, Unset
 from retinue.errors import RunCancelled, RunFailed, ThreadBusy
 from retinue.harness.requests import ask_callback, request_view

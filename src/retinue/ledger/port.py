@@ -14,12 +14,15 @@ from retinue.ops import Draft, Op, Receipt, Record
 from retinue.rows import InvocationRow, Mail, OwnerRow, RequestRow, RunRow, ThreadKey, ThreadRow
 from retinue.states import InvocationState, RequestState, RunState
 
-__all__ = ["COLLECT_GRACE_MS", "Collected", "Journal", "Ledger", "Outcome"]
+__all__ = ["COLLECT_GRACE_MS", "DAMAGED_MAIL", "Collected", "Journal", "Ledger", "Outcome"]
 
 _T = TypeVar("_T")
 
 COLLECT_GRACE_MS: Final = 24 * 3600 * 1000
 """How long what nobody refers to any more is kept while other processes may be about to refer to it again (24 h)."""
+
+DAMAGED_MAIL: Final = "damaged"
+"""The kind of a letter that is there and cannot be read; its body says why."""
 
 
 class Journal(msgspec.Struct, frozen=True):
@@ -199,7 +202,9 @@ class Ledger(Protocol):
         ...
 
     async def mail(self, key: ThreadKey) -> list[Mail]:
-        """What lies in a thread's mailbox, oldest first."""
+        """What lies in a thread's mailbox, oldest first. Of a letter that cannot be read the id is known: it is given with the
+        kind `DAMAGED_MAIL` and what is wrong as its body, so that it can be taken out.
+        """
         ...
 
     async def draft(self, key: ThreadKey) -> Draft | None:

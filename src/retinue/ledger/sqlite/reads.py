@@ -8,8 +8,9 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from retinue.damage import UNREADABLE, damaged
+from retinue.errors import LedgerUnavailable
 from retinue.ledger import rules
-from retinue.ledger.port import Journal
+from retinue.ledger.port import DAMAGED_MAIL, Journal
 from retinue.ledger.sqlite.schema import IS_UNENDED, IS_UNFINISHED
 from retinue.ledger.sqlite.segments import Segments
 from retinue.ledger.sqlite.writes import intent_of
@@ -214,7 +215,7 @@ def mail(db: sqlite3.Connection, key: ThreadKey) -> list[Mail]:
         + _BY_KEY
         + " ORDER BY m.pos"
     )
-    return _all(db, sql, key, _to_mail)
+    return _all(db, sql, key, _to_letter)
 
 
 def draft(db: sqlite3.Connection, key: ThreadKey) -> Draft | None:
@@ -277,6 +278,17 @@ _to_request: Final = _reader("request", RequestRow)
 _to_mail: Final = _reader("mail", Mail)
 _to_owner: Final = _reader("owner", OwnerRow)
 _stored_thread: Final = _reader("thread", ThreadRow)
+
+
+def _to_letter(found: Any) -> Mail:
+    mail_id = found[1]
+    try:
+        letter = _to_mail(found)
+        if letter.mail_id != mail_id:
+            raise damaged(f"the row `{mail_id}` of table `mail`", f"it holds the letter `{letter.mail_id}`")
+    except LedgerUnavailable as error:
+        return Mail(mail_id=mail_id, kind=DAMAGED_MAIL, body=msgspec.Raw(msgspec.json.encode(error.message)), at=0)
+    return letter
 
 
 def _to_thread(found: Any) -> ThreadRow:
