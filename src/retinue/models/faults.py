@@ -4,9 +4,10 @@ Each text names provider and model, says whether it was tried again, and what to
 """
 
 import re
-from dataclasses import dataclass
 from datetime import UTC
 from typing import Any, Final, cast
+
+import msgspec
 
 from retinue.errors import ModelError
 from retinue.models.text import loads, mend
@@ -62,8 +63,7 @@ _REMEDY: Final[dict[str, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(msgspec.Struct, frozen=True):
     """Whom a call was for. `key_env` is where its key is looked for, `local` whether it is on this machine."""
 
     provider: str
@@ -73,8 +73,7 @@ class Target:
     local: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(msgspec.Struct, frozen=True):
     """Why one attempt failed, as a value.
 
     `final`: the same request would fail again, although the code says otherwise. `once`: it may succeed, although the code

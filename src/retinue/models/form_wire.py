@@ -4,10 +4,10 @@ For servers whose own tool calling is unreliable but who hold a model to a JSON 
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Final, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from retinue.config import ChatClientConfig
 from retinue.messages import AssistantMessage, Entry, Message, ToolCall, ToolResult

@@ -1,8 +1,9 @@
 """The gate before every call: the chain of rules from root to self, and the answers that people asked to be remembered (M10)."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from retinue.config import PermissionRules, Verdict
 from retinue.permissions.rules import Decision, Rule, decide, place_denials
@@ -13,8 +14,7 @@ Remembered = Callable[[str], Awaitable[bool]]
 """Whether an answer under this name (see `remembered_name`) was remembered for the session."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GatedCall:
+class GatedCall(msgspec.Struct, frozen=True, kw_only=True):
     """What the gate is asked about. `subject` is the child's agent id for a delegation, else the asking agent's.
 
     `need` is the tool's own verdict, `always` the most that any rule can grant for these arguments.

@@ -20,10 +20,11 @@ How a rule matches
 import posixpath
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 from unicodedata import normalize
+
+import msgspec
 
 from retinue.config import PermissionRules, Verdict
 from retinue.errors import ConfigurationError
@@ -51,8 +52,7 @@ _SCHEME: Final = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://")
 _DETOUR: Final = re.compile(r"(?:^|/)\.{0,2}(?:/|$)")
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(msgspec.Struct, frozen=True):
     """One rule, read. `pattern` None covers every call of the tool."""
 
     tool: str
@@ -79,16 +79,14 @@ class Rule:
         return any(glob.fullmatch(normalize("NFC", form)) for text in texts for form in _forms(text))
 
 
-@dataclass(frozen=True, slots=True)
-class Opinion:
+class Opinion(msgspec.Struct, frozen=True):
     """What one set says of a call, and the rule that said it."""
 
     verdict: Verdict
     rule: Rule
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True):
     """What the whole chain says. `because` is one line for a person, without a final dot.
 
     `level` is the place of the deciding set on the chain (0 is the root), None where no rule decided.
