@@ -13,8 +13,8 @@ import msgspec
 
 from retinue.agent.schema_check import Misfit, misfits, node_at
 from retinue.errors import ConfigurationError
+from retinue.json_text import dumps, mend_all
 from retinue.messages import OutputSpec
-from retinue.models.text import dumps, mend_all
 
 __all__ = ["WRAP", "Checked", "OutputType", "check_answer", "give_back"]
 

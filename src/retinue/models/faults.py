@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from retinue.errors import ModelError
-from retinue.models.text import loads, mend
+from retinue.json_text import loads, mend
 
 __all__ = ["CODES", "Fault", "Target", "from_error_body", "from_status", "redacted", "retry_after"]
 
@@ -147,12 +147,19 @@ def redacted(text: str, secrets: tuple[str, ...]) -> str:
     return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"
 
 
-def from_status(status: int, body: bytes, secrets: tuple[str, ...], wait: float | None = None) -> Fault:
-    """The fault behind an HTTP status that is not 200, and the body that came with it."""
+def from_status(
+    status: int, body: bytes, secrets: tuple[str, ...], wait: float | None = None, *, final: bool = False
+) -> Fault:
+    """The fault behind an HTTP status that is not 200, and the body that came with it.
+
+    `final`: the server says that the same request would fail again (`x-should-retry: false`). Then it is not overloaded.
+    """
     words, error = _words(body)
     text = f"{words} {error.get('code', '')} {error.get('type', '')}"
-    code, final = _code_of(status, text)
-    return Fault(code, redacted(words, secrets), status=status, retry_after=wait, final=final)
+    code, known = _code_of(status, text)
+    if final and code == "overloaded":
+        code = "bad_request"
+    return Fault(code, redacted(words, secrets), status=status, retry_after=wait, final=final or known)
 
 
 def from_error_body(error: Any, secrets: tuple[str, ...]) -> Fault:
