@@ -74,7 +74,7 @@ class Gate(Protocol):
         """The effective verdict for a call, remembered answers included."""
         ...
 
-    def denies_place(self, tools: Sequence[str], place: str) -> bool:
+    def closes_place(self, tools: Sequence[str], place: str, asked: str) -> bool:
         """Whether a rule denies this place to one of these tools."""
         ...
 

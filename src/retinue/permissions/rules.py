@@ -38,7 +38,7 @@ __all__ = [
     "opinion",
     "opinion_of",
     "parse_rule",
-    "place_denials",
+    "place_rules",
     "stricter",
 ]
 
@@ -178,11 +178,11 @@ def decide(
     return decision
 
 
-def place_denials(chain: Sequence[PermissionRules], tools: Sequence[str]) -> tuple[tuple[str, Rule], ...]:
-    """The rules of a chain that deny places to one of these tools, each with that tool: those under `deny` that have a glob.
-    `rule.matches(tool, place, grants=False)` says whether a place is meant."""
-    denials = [_parsed(text) for rules in chain for text in rules.deny]
-    return tuple((tool, rule) for tool in tools for rule in denials if rule.pattern is not None and rule.speaks_of(tool))
+def place_rules(chain: Sequence[PermissionRules], tools: Sequence[str], verdict: Verdict) -> tuple[tuple[str, Rule], ...]:
+    """The rules of a chain that deny places to one of these tools, or ask for them, each with that tool: those that have a
+    glob. `rule.matches(tool, place, grants=False)` says whether a place is meant."""
+    found = [_parsed(text) for rules in chain for text in (rules.deny if verdict is Verdict.DENY else rules.ask)]
+    return tuple((tool, rule) for tool in tools for rule in found if rule.pattern is not None and rule.speaks_of(tool))
 
 
 _NEEDS: Final = {Verdict.DENY: "nobody to call it", Verdict.ASK: "a permission", Verdict.ALLOW: "no permission"}
