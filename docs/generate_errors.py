@@ -7,9 +7,11 @@ All of it is read from the source: the classes, the calls that make errors, and 
 
 import ast
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeAlias
+
+from msgspec.structs import replace
 
 from retinue.models import faults
 

@@ -1,6 +1,7 @@
 """The floors hold, and the watchman over them is awake: a forbidden import makes it fail, for each contract."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 FLOORS = "Floors: a file imports only from its own floor or from floors below it"
+LEDGER = "A ledger knows neither models nor tools"
 KIT = "The test kit stands on floors 1 and 2"
 PRODUCT = "The product does not import its test kit"
 
@@ -36,9 +38,30 @@ def test_the_floors_hold() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_a_module_without_a_floor_is_found(copy: Path) -> None:
+    (copy / "src" / "retinue" / "somewhere.py").write_text('"""On no floor."""\n')
+    done = lint(copy)
+    assert done.returncode != 0
+    assert "somewhere" in done.stdout
+
+
+def test_an_import_for_types_alone_is_one_too(copy: Path) -> None:
+    with (copy / "src" / "retinue" / "ids.py").open("a") as source:
+        source.write("\nfrom typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    import retinue.harness\n")
+    assert lint(copy).returncode != 0
+
+
+def test_the_table_of_floors_in_the_docs_is_the_one_that_is_checked() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    checked = [set(layer.split(" : ")) for layer in contracts[0]["layers"]]
+    page = (ROOT / "docs" / "architecture.md").read_text().partition("## Floors")[2].partition("\n## ")[0]
+    rows = [line.split("|")[2] for line in page.splitlines() if line.startswith("| ") and line[2].isdigit()]
+    assert [set(re.findall(r"`(\w+)`", row)) for row in rows] == checked
+
+
 def test_each_contract_is_tried_below() -> None:
     configured = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    assert {contract["name"] for contract in configured} == {FLOORS, KIT, PRODUCT}
+    assert {contract["name"] for contract in configured} == {FLOORS, LEDGER, KIT, PRODUCT}
 
 
 @pytest.mark.parametrize(
@@ -51,6 +74,7 @@ def test_each_contract_is_tried_below() -> None:
         ("agent", "retinue.subagents", FLOORS),
         ("subagents", "retinue.harness", FLOORS),
         ("harness", "retinue.cli", FLOORS),
+        ("ledger", "retinue.tools", LEDGER),
         ("testing", "retinue.agent", KIT),
         ("harness", "retinue.testing", PRODUCT),
     ],

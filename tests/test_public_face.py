@@ -213,7 +213,8 @@ def test_the_members_of_the_sketch_exist_with_its_parameters() -> None:
         for member in node.body:
             match member:
                 case ast.FunctionDef() | ast.AsyncFunctionDef():
-                    problems += differences(f"{node.name}.{member.name}", member, getattr(ours, member.name))
+                    code = ours if member.name == "__init__" else getattr(ours, member.name)
+                    problems += differences(f"{node.name}.{member.name}", member, code)
                 case ast.AnnAssign(target=ast.Name(id=name)):
                     if not has(ours, name):
                         missing.add(f"{node.name}.{name}")

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
         LedgerUnavailable,
         ModelError,
         RetinueError,
-        RunCancelled,
-        RunFailed,
         ThreadBusy,
         UnknownId,
         UntrustedWorkspace,
@@ -56,7 +54,8 @@ if TYPE_CHECKING:
         ToolCallStartEvent,
         ToolProgressEvent,
     )
-    from retinue.harness import Agent, HarnessAgent, RunResult, Runtime, Thread, ThreadGraph, Threads
+    from retinue.harness import Agent, HarnessAgent, Runtime, Thread, ThreadGraph, Threads
+    from retinue.harness.results import RunCancelled, RunFailed, RunResult
     from retinue.ledger.open import open_ledger
     from retinue.ledger.port import Ledger
     from retinue.media import File, Image
@@ -98,8 +97,6 @@ _HOMES = {
         "LedgerUnavailable",
         "ModelError",
         "RetinueError",
-        "RunCancelled",
-        "RunFailed",
         "ThreadBusy",
         "UnknownId",
         "UntrustedWorkspace",
@@ -126,7 +123,7 @@ _HOMES = {
     ),
     "harness.agent": ("Agent",),
     "harness.harness_agent": ("HarnessAgent",),
-    "harness.results": ("RunResult",),
+    "harness.results": ("RunCancelled", "RunFailed", "RunResult"),
     "harness.runtime": ("Runtime",),
     "harness.threads": ("Thread", "ThreadGraph", "Threads"),
     "ledger.open": ("open_ledger",),

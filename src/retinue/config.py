@@ -1,9 +1,11 @@
 """What people configure: plain, immutable values. Nothing here does anything."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
-from typing import Any, Final, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
+
+import msgspec
+from msgspec.structs import force_setattr, replace
 
 from retinue.errors import ConfigurationError
 
@@ -20,6 +22,8 @@ __all__ = [
     "RuntimeContext",
     "SubAgentContextPolicy",
     "Unset",
+    "Value",
+    "ValueType",
     "Verdict",
     "WorkspaceMode",
 ]
@@ -39,6 +43,33 @@ class Unset(Enum):
 
 UNSET: Final = Unset.UNSET
 """The default of every parameter that the surface may fill (D-26)."""
+
+
+class ValueType(msgspec.StructMeta):
+    """Makes what is said of a wrong argument name the class that it was given to, as Python does for its own."""
+
+    if not TYPE_CHECKING:  # each class keeps its own signature
+
+        def __call__(cls, *args: object, **named: object) -> object:
+            try:
+                return super().__call__(*args, **named)
+            except TypeError as error:
+                if error.__traceback__.tb_next is not None:
+                    raise  # of code of the class, which says where it is
+                said = str(error)
+                raise TypeError(f"{cls.__name__}(): {said[:1].lower()}{said[1:]}{_near(cls, named)}") from None
+
+
+def _near(cls: type[msgspec.Struct], named: Mapping[str, object]) -> str:
+    from retinue.near import near_names  # only a mistake needs it
+
+    known = cls.__struct_fields__
+    near = [name for wrong in named if wrong not in known for name in near_names(wrong, known)]
+    return f"; did you mean `{near[0]}`?" if near else ""
+
+
+class Value(msgspec.Struct, frozen=True, metaclass=ValueType):
+    """The base of what people write down: immutable, compared by its fields. `msgspec.structs.replace` makes a changed one."""
 
 
 class SubAgentContextPolicy(StrEnum):
@@ -73,8 +104,7 @@ class Verdict(StrEnum):
     ALLOW = "allow"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PermissionRules:
+class PermissionRules(Value, frozen=True, kw_only=True):
     """A set of rules, each `tool` or `tool(glob of its main argument)`; the tool's name may be a glob as well.
 
     Inside one set deny beats ask beats allow; a set in which nothing matches has no opinion (M10).
@@ -94,7 +124,7 @@ class PermissionRules:
                     f"`PermissionRules({name}=…)` is a list of rules, not one text",
                     remedy=f'write `{name}=["{value}"]`',
                 )
-            object.__setattr__(self, name, tuple(value))
+            force_setattr(self, name, tuple(value))
         for rule in (*self.allow, *self.ask, *self.deny):
             tool, bracket, rest = rule.partition("(")
             if not tool.strip() or (bracket and not rest.endswith(")")):
@@ -105,8 +135,7 @@ class PermissionRules:
                 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(Value, frozen=True, kw_only=True):
     """Limits of a tree, on by default (D-30). A refusal names the setting.
 
     `max_children` is how many children may be at work at once (the rest queue), `max_tree_children` how many there may be
@@ -139,8 +168,7 @@ class Limits:
                 raise ConfigurationError(f"`Limits({name}=…)` must not be negative", remedy="leave it out for the default")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChatClientConfig:
+class ChatClientConfig(Value, frozen=True, kw_only=True):
     """Settings of a model's calls. None leaves a setting to the provider.
 
     `extra` is sent as further top-level keys of the request body, for what one provider alone understands.
@@ -151,18 +179,16 @@ class ChatClientConfig:
     max_tokens: int | None = None
     model: str | None = None
     stop: Sequence[str] = ()
-    extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    extra: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientsConfig:
+class ClientsConfig(Value, frozen=True, kw_only=True):
     """The clients of a run, by family. Chat is the one that this version calls."""
 
     chat: ChatClientConfig = ChatClientConfig()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentRunConfig:
+class AgentRunConfig(Value, frozen=True, kw_only=True):
     """What one run adds to an agent's own configuration."""
 
     clients: ClientsConfig = ClientsConfig()
@@ -172,8 +198,7 @@ class AgentRunConfig:
         return replace(self, clients=replace(self.clients, chat=replace(self.clients.chat, **changes)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentConfig:
+class AgentConfig(Value, frozen=True, kw_only=True):
     """The serialisable form of an agent: who it is, what it is told, how far it goes.
 
     `name` is for display; `model` None takes the parent's.
@@ -195,8 +220,7 @@ class AgentConfig:
             raise ConfigurationError("`AgentConfig(max_subagent_depth=…)` must not be negative", remedy="use 0 to forbid")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuntimeContext:
+class RuntimeContext(Value, frozen=True, kw_only=True):
     """On whose behalf a run is, and what its tools may look up (`ToolContext.get`).
 
     `user_id` and `session_id` scope everything that is stored (invariant 8). `attributes` reach every child.
@@ -205,7 +229,7 @@ class RuntimeContext:
     user_id: str | None = None
     session_id: str | None = None
     thread_id: str | None = None
-    attributes: Mapping[str, object] = field(default_factory=dict[str, object])
+    attributes: Mapping[str, object] = msgspec.field(default_factory=dict[str, object])
 
 
 ContextPolicy: TypeAlias = SubAgentContextPolicy | Literal["fork", "fresh", "isolated", "model_choice"]

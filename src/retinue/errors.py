@@ -1,4 +1,4 @@
-"""Every error that Retinue raises.
+"""Every error that Retinue raises. The last two carry a result, and stand where results are: `retinue.harness.results`.
 
     RetinueError
     ├── ConfigurationError         what was declared cannot work (TypeError-like faults of a call included)
@@ -16,10 +16,7 @@
 Each carries a stable `code`, the message, and a `remedy` that says what to do. Names stand in backticks.
 """
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:  # a result is only carried here
-    from retinue.harness.results import RunResult
+from typing import Any
 
 __all__ = [
     "ConfigurationError",
@@ -29,8 +26,6 @@ __all__ = [
     "LedgerUnavailable",
     "ModelError",
     "RetinueError",
-    "RunCancelled",
-    "RunFailed",
     "ThreadBusy",
     "UnknownId",
     "UntrustedWorkspace",
@@ -135,23 +130,3 @@ class ThreadBusy(RetinueError):
     """The thread has a run that is not finished: it is running elsewhere, interrupted, or waiting for an answer."""
 
     default_code = "thread_busy"
-
-
-class RunFailed(RetinueError):
-    """A run ended failed. `result` has the reason, the partial text, usage and thread."""
-
-    default_code = "run_failed"
-
-    def __init__(self, message: str, *, result: "RunResult", code: str | None = None, remedy: str | None = None) -> None:
-        super().__init__(message, code=code, remedy=remedy)
-        self.result = result
-
-
-class RunCancelled(RetinueError):
-    """A run ended cancelled. `result` has the partial text, usage and thread."""
-
-    default_code = "run_cancelled"
-
-    def __init__(self, message: str, *, result: "RunResult", code: str | None = None, remedy: str | None = None) -> None:
-        super().__init__(message, code=code, remedy=remedy)
-        self.result = result

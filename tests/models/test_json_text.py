@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.models.text import Mender, dumps, loads, mend
+from retinue.json_text import Mender, dumps, loads, mend
 
 pytestmark = pytest.mark.case("B175")
 

@@ -1,10 +1,10 @@
 """How the form of an answer is put into a request: enforced, alone or in words; and never in the prefix."""
 
-from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from retinue.messages import OutputSpec
 from retinue.models.output import is_strict, output_words, response_format

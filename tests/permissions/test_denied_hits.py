@@ -83,3 +83,38 @@ async def test_nothing_found_still_says_what_was_left_out(place: Path) -> None:
     found, listed = await said(place, "lead", rules, made)
     assert found == "[no line matches; 2 paths were left out by permission rules]"
     assert listed == "[`link` shows nothing; 2 paths were left out by permission rules]"
+
+
+@pytest.mark.contract("D-29")
+@pytest.mark.parametrize("by", ["lead", "worker"])
+async def test_hits_in_places_that_would_have_to_be_asked_for_are_left_out_and_counted(place: Path, by: str) -> None:
+    rules = PermissionRules(ask=["read_file(secret/*)", "list_files(secret/*)"])
+    found, fitting, below, near = await said(place, by, rules, CALLS)
+    assert "open.txt:1" in found
+    assert "plans.txt" not in found + fitting + below + near
+    for text in (found, fitting):
+        assert "2 paths were left out by permission rules" in text
+
+
+async def test_a_tool_that_is_asked_for_as_a_whole_hides_nothing_from_others(place: Path) -> None:
+    found, *_ = await said(place, "lead", PermissionRules(ask=["read_file"]), CALLS[:2])
+    assert "secret/plans.txt:1" in found
+    assert "left out" not in found
+
+
+async def test_a_place_that_was_asked_for_by_name_is_shown(place: Path) -> None:
+    shown: list[str] = []
+
+    def reply(request: ModelRequest) -> Any:
+        if request.step > 1:
+            shown.extend(results_of(request))
+            return "done"
+        return calls(("grep_files", {"pattern": WORD, "path": "secret"}), ("grep_files", {"pattern": WORD}))
+
+    rules = PermissionRules(ask=["grep_files(secret*)"])
+    async with HarnessAgent(
+        "lead", model=ScriptedModel(reply), workspace=place, ledger="memory", permissions=rules, on_request=lambda _: True
+    ) as agent:
+        assert (await agent.run("go")).status == "completed"
+    assert "secret/plans.txt:1" in shown[0]
+    assert "secret" not in shown[1]

@@ -2,13 +2,13 @@
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from retinue import Agent, AgentConfig, PermissionRules, RuntimeContext, SubAgent, SubAgentAvailability, SubAgentRunConfig
 from retinue.agent.definition import AgentDefinition

@@ -5,8 +5,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from retinue.config import UNSET, AgentConfig, RuntimeContext, SubAgentContextPolicy, WorkspaceMode
+from retinue.config import (
+    UNSET,
+    AgentConfig,
+    ChatClientConfig,
+    Limits,
+    PermissionRules,
+    RuntimeContext,
+    SubAgentContextPolicy,
+    WorkspaceMode,
+)
 from retinue.errors import ConfigurationError
 from retinue.subagents.availability import SubAgentAvailability
 from retinue.subagents.declaration import SubAgent
@@ -194,10 +204,37 @@ def test_what_was_passed_can_change_without_changing_the_declaration() -> None:
 def test_header_values_are_never_shown() -> None:
     declaration = SubAgent("far", "Far away", url="http://h:8080", headers={"Authorization": "Bearer xyz"})
     assert repr(declaration) == "SubAgent('far', 'Far away', url='http://h:8080', headers='***')"
+    assert dict(declaration.__rich_repr__())["headers"] == "***"
     assert (
         declaration.fingerprint()
         == SubAgent("far", "Far away", url="http://h:8080", headers={"Authorization": "z"}).fingerprint()
     )
+
+
+def test_it_is_a_value() -> None:
+    declared = SubAgent("a", "A", metadata={"team": "x"}, chat=ChatClientConfig(extra={"seed": 1}))
+    same = SubAgent(name="a", description="A", agent_id="a", metadata={"team": "x"}, chat=ChatClientConfig(extra={"seed": 1}))
+    assert declared == same
+    assert len({declared, same}) == 1
+    changed = replace(declared, description="B", tools=["grep_files"])
+    assert (changed.description, changed.tools, changed.metadata) == ("B", ("grep_files",), {"team": "x"})
+    assert declared != changed
+    with pytest.raises(ConfigurationError, match="max_iters"):
+        replace(declared, max_iters=0)
+
+
+def test_what_is_said_of_a_wrong_argument_names_the_class() -> None:
+    """A struct by itself does not: `Unexpected keyword argument 'instruction'`, in whatever line makes ten values."""
+    with pytest.raises(TypeError, match=r"^SubAgent\(\): extra positional arguments"):
+        SubAgent("a", "A", "Only two may be given by position.")  # pyright: ignore[reportCallIssue]
+    with pytest.raises(TypeError, match=r"^SubAgent\(\): missing required argument 'description'$"):
+        SubAgent("a")  # pyright: ignore[reportCallIssue]
+    with pytest.raises(TypeError, match=r"^SubAgent\(\): unexpected .*'instruction'; did you mean `instructions`\?$"):
+        SubAgent("a", "A", instruction="Do.")  # pyright: ignore[reportCallIssue]
+    with pytest.raises(TypeError, match=r"^Limits\(\): unexpected keyword argument 'colour'$"):
+        Limits(colour="red")  # pyright: ignore[reportCallIssue]
+    with pytest.raises(TypeError, match=r"^'int' object is not iterable$"):  # of code of the class: as it is
+        PermissionRules(allow=5)  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.contract("H-01", "H-15")

@@ -1,10 +1,10 @@
 """What a child gets of its parent: tools, model, settings, context and rights."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from retinue import (
     Agent,

@@ -1,10 +1,10 @@
 """Where a child works and what it is told: the decision table of workspaces and instructions."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from retinue import (
     Agent,

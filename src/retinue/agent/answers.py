@@ -13,9 +13,9 @@ import msgspec
 
 from retinue.agent.texts import bounded
 from retinue.errors import ModelError
+from retinue.json_text import dumps
 from retinue.messages import ToolCall, Usage
 from retinue.models.port import ChatModel, ModelAnswer, ReasoningDelta, TextDelta
-from retinue.models.text import dumps
 
 __all__ = ["bad_answer", "call_name", "checked_answer", "checked_delta"]
 

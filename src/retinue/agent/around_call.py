@@ -5,8 +5,9 @@ Rights never widen: arguments that the gate did not see go past it first.
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final, cast
+
+from msgspec.structs import replace
 
 from retinue.agent.call_arguments import canonical
 from retinue.agent.middleware import Middleware, ToolInvocation, accepted, chain

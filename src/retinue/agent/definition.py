@@ -2,9 +2,10 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from typing import cast
 
 import msgspec
+from msgspec.structs import force_setattr, replace
 
 from retinue.agent.middleware import Middleware
 from retinue.agent.output import OutputType
@@ -61,8 +62,7 @@ def clean_envelope(redactor: Redactor, envelope: Envelope, blob: bytes) -> tuple
     return envelope_from_blob(clean, hashlib.sha256(clean).hexdigest()), clean
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentDefinition:
+class AgentDefinition(msgspec.Struct, frozen=True, kw_only=True):
     """Who runs: model, instructions, tools by name, limits, gate and middleware.
 
     `model_reference` is the text that names the model in a stored run; `workspace` the folder, where there is one. `hidden`
@@ -78,19 +78,20 @@ class AgentDefinition:
     tools: Mapping[str, CallHandler]
     gate: Gate
     max_iters: int = 10
-    settings: ChatClientConfig = field(default_factory=ChatClientConfig)
+    settings: ChatClientConfig = msgspec.field(default_factory=ChatClientConfig)
     middleware: tuple[Middleware, ...] = ()
     workspace: str | None = None
-    hidden: Mapping[str, str] = field(default_factory=dict[str, str])
+    hidden: Mapping[str, str] = msgspec.field(default_factory=dict[str, str])
     shares_context: bool = True
     output: OutputType | None = None
-    envelope: Envelope = field(init=False)
-    envelope_blob: bytes = field(init=False)
+    envelope: Envelope = cast("Envelope", None)
+    """Made of the others, as its blob is: what is given here does not count."""
+    envelope_blob: bytes = b""
 
     def __post_init__(self) -> None:
         envelope, blob = make_envelope(self.instructions, self.tools, self.settings)
-        object.__setattr__(self, "envelope", envelope)
-        object.__setattr__(self, "envelope_blob", blob)
+        force_setattr(self, "envelope", envelope)
+        force_setattr(self, "envelope_blob", blob)
 
     def reading(self, *, needed: bool) -> "AgentDefinition":
         """This agent on a thread whose history holds a cut result: without tools of its own it can still read on in that."""

@@ -16,8 +16,8 @@ from retinue.agent.projection import Projection
 from retinue.agent.redacting import clean_op
 from retinue.clock import Clock
 from retinue.events import Event, encode
+from retinue.json_text import mend_all
 from retinue.ledger.port import Ledger, Outcome
-from retinue.models.text import mend_all
 from retinue.ops import Append, CreateThread, NewEvent, Op, PutRun, Receipt
 from retinue.rows import RunRow, ThreadKey, ThreadRow
 from retinue.secrets import Redactor

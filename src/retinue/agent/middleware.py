@@ -3,14 +3,14 @@
 A middleware overrides the points it needs. Lower `priority` is outer. State kept through `state(…)` is in the ledger.
 
 What it gives to `next` is what is done: the request of a model call and the arguments of a plain tool's call may be others, made
-with `dataclasses.replace`. Everything else stands, and `accepted` refuses what differs.
+with `msgspec.structs.replace`. Everything else stands, and `accepted` refuses what differs.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Literal, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from retinue.agent.ports import CallOutcome, RunEnd
 from retinue.errors import ConfigurationError
@@ -30,7 +30,7 @@ __all__ = [
     "overriding",
 ]
 
-C = TypeVar("C")
+C = TypeVar("C", bound=msgspec.Struct)
 R = TypeVar("R")
 Scope = Literal["thread", "session"]
 
@@ -78,8 +78,7 @@ class StateHandle:
 StateOf = Callable[[Scope], StateHandle]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunCall:
+class RunCall(msgspec.Struct, frozen=True, kw_only=True):
     """A run that is about to be driven. Nothing of it can be changed."""
 
     agent_id: str
@@ -89,11 +88,10 @@ class RunCall:
     state: StateOf
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelCall:
+class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
     """A model call that is about to be made. `request` may be another one, but a changed envelope moves the prefix.
 
-    >>> await next(replace(call, request=msgspec.structs.replace(call.request, tail="Be short.")))
+    >>> await next(replace(call, request=replace(call.request, tail="Be short.")))
     """
 
     request: ModelRequest
@@ -103,8 +101,7 @@ class ModelCall:
     state: StateOf
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolInvocation:
+class ToolInvocation(msgspec.Struct, frozen=True, kw_only=True):
     """A call that the gate allowed. Not to call `next` answers it in the tool's place.
 
     The arguments of a plain tool may be others: `await next(call.with_arguments({…}))`. The gate decides over these again, and
@@ -125,11 +122,10 @@ class ToolInvocation:
 
     def with_arguments(self, arguments: Mapping[str, Any]) -> "ToolInvocation":
         """The same call with other arguments, which are JSON values."""
-        return replace(self, call=msgspec.structs.replace(self.call, arguments=msgspec.json.encode(arguments).decode()))
+        return replace(self, call=replace(self.call, arguments=msgspec.json.encode(arguments).decode()))
 
 
-@dataclass(slots=True, kw_only=True)
-class Reasoning:
+class Reasoning(msgspec.Struct, kw_only=True):
     """What the model will be asked with. Text appended to `tail` follows the conversation in this request only."""
 
     agent_id: str
@@ -137,11 +133,10 @@ class Reasoning:
     turn: int
     history: Sequence[Entry]
     state: StateOf
-    tail: list[str] = field(default_factory=list[str])
+    tail: list[str] = msgspec.field(default_factory=list[str])
 
 
-@dataclass(slots=True, kw_only=True)
-class Fork:
+class Fork(msgspec.Struct, kw_only=True):
     """A child's history before it is committed. `history` may be replaced by a shorter valid one."""
 
     parent_run: str
@@ -214,13 +209,13 @@ def accepted(given: C, passed: object) -> C:
     kind, free = type(given), _FREE.get(type(given))
     if not isinstance(passed, kind):
         raise _refused(f"a middleware gave `next` a {type(passed).__name__}, not a `{kind.__name__}`", kind, free)
-    for one in fields(kind):  # type: ignore[arg-type]
-        was, now = getattr(given, one.name), getattr(passed, one.name)
-        if one.name == free:
+    for name in kind.__struct_fields__:
+        was, now = getattr(given, name), getattr(passed, name)
+        if name == free:
             if not isinstance(now, _KIND[kind]):
                 raise _refused(f"a middleware made `{free}` of a `{kind.__name__}` a {type(now).__name__}", kind, free)
         elif now is not was and now != was:
-            raise _refused(f"a middleware changed `{one.name}` of a `{kind.__name__}`", kind, free)
+            raise _refused(f"a middleware changed `{name}` of a `{kind.__name__}`", kind, free)
     if isinstance(given, ToolInvocation) and isinstance(passed, ToolInvocation):
         for name in ("id", "name", "provider_id"):
             if getattr(passed.call, name) != getattr(given.call, name):

@@ -41,6 +41,6 @@ class _NoGate:
         """Deny."""
         return Decision(Verdict.DENY, "its agent's code is not here")
 
-    def denies_place(self, tools: Sequence[str], place: str) -> bool:
+    def closes_place(self, tools: Sequence[str], place: str, asked: str) -> bool:
         """Deny."""
         return True

@@ -7,15 +7,14 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import msgspec
 
 from retinue.agent.schema_check import Misfit, misfits, node_at
 from retinue.errors import ConfigurationError
+from retinue.json_text import dumps, mend_all
 from retinue.messages import OutputSpec
-from retinue.models.text import dumps, mend_all
 
 __all__ = ["WRAP", "Checked", "OutputType", "check_answer", "give_back"]
 
@@ -28,8 +27,7 @@ _FENCE: Final = re.compile(r"```[\w+-]*[ \t]*\r?\n(.*?)```", re.DOTALL)
 _NOT_NAME: Final = re.compile(r"[^A-Za-z0-9_-]+")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
+class Checked(msgspec.Struct, frozen=True, kw_only=True):
     """What the check of an answer found. `plain` is the answer as JSON, `value` of the type asked for.
 
     `fault` is empty, or says to the model what does not fit.

@@ -5,10 +5,12 @@ lets the handler prepare (what it stages rides with the commit of the call's int
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+import msgspec
+
 from retinue.agent.journal import Batch
+from retinue.config import ValueType
 from retinue.events import Event, SubAgentInvocationStartedEvent
 from retinue.media import Media
 from retinue.messages import BlobRef, CallRef, ToolCall
@@ -23,8 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["CallHandler", "CallOutcome", "Gate", "Prepared", "RunEnd"]
 
 
-@dataclass(frozen=True, slots=True)
-class RunEnd:
+class RunEnd(msgspec.Struct, frozen=True):
     """How one attempt of a run ended. `waiting` is no terminal: it goes on when its requests are answered."""
 
     status: Literal["completed", "failed", "cancelled", "waiting"]
@@ -33,8 +34,7 @@ class RunEnd:
     remedy: str | None = None
 
 
-@dataclass(slots=True, kw_only=True)
-class CallOutcome:
+class CallOutcome(msgspec.Struct, kw_only=True, metaclass=ValueType):
     """How a call ended. `events` go into the journal before its result, `batch` is what others let ride along. `blobs` are
     stored texts that `content` names, `media` pictures and files that it has lines for.
 
@@ -43,7 +43,7 @@ class CallOutcome:
 
     content: str = ""
     status: ResultStatus = ResultStatus.OK
-    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+    metadata: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
     blobs: tuple[BlobRef, ...] = ()
     media: tuple[Media, ...] = ()
     events: Sequence[Event] = ()
@@ -51,8 +51,7 @@ class CallOutcome:
     suspended: bool = False
 
 
-@dataclass(slots=True, kw_only=True)
-class Prepared:
+class Prepared(msgspec.Struct, kw_only=True):
     """A call that may start: `execute` runs it. `stop` asks it to stop (a delegation); None: cancel its task. `abandoned`
     is told when it did not end within the grace and is waited for no longer.
 
@@ -75,7 +74,7 @@ class Gate(Protocol):
         """The effective verdict for a call, remembered answers included."""
         ...
 
-    def denies_place(self, tools: Sequence[str], place: str) -> bool:
+    def closes_place(self, tools: Sequence[str], place: str, asked: str) -> bool:
         """Whether a rule denies this place to one of these tools."""
         ...
 

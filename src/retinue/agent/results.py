@@ -17,9 +17,9 @@ from retinue.agent.ports import CallHandler, CallOutcome, Prepared
 from retinue.agent.texts import bounded
 from retinue.config import Verdict
 from retinue.events import SubAgentInvocationStartedEvent
+from retinue.json_text import mend, mend_all
 from retinue.messages import BlobRef, CallRef, Entry, ToolCall, ToolResult, UserMessage
 from retinue.models.port import ToolSpec
-from retinue.models.text import mend, mend_all
 from retinue.ops import PutBlob
 from retinue.permissions.gate import GatedCall
 from retinue.states import ResultStatus

@@ -1,8 +1,9 @@
 """How a run begins: the first events of its thread, RUN_STARTED and its input, staged for one commit."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from retinue.agent.media import stage_media
 from retinue.agent.run import Run
@@ -68,8 +69,7 @@ def stage_run(
     journal.stage(MessageEvent(message=UserMessage(id=new_id("msg"), text=text, parts=parts)))
 
 
-@dataclass(frozen=True, slots=True)
-class Copied:
+class Copied(msgspec.Struct, frozen=True):
     """What a child's thread begins with after a middleware has changed the fork: no reference can stand for that."""
 
     history: Sequence[Entry]

@@ -1,8 +1,9 @@
 """A call that runs in this process, and how a delegation ends whatever a middleware makes of it."""
 
 import asyncio
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from retinue.agent.next_step import CallAction
 from retinue.agent.ports import CallOutcome, Prepared

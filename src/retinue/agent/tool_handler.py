@@ -119,5 +119,5 @@ def make_context(run: "Run", ref: CallRef) -> ToolContext:
         attempt=row.attempt,
         attributes=run.tree.attributes if run.definition.shares_context else None,
         threads=run.tree.services.threads,
-        denies_place=run.definition.gate.denies_place,
+        closes_place=run.definition.gate.closes_place,
     )

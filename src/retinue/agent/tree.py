@@ -5,7 +5,6 @@ Nothing here is needed to go on with a tree: another process makes its own from 
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -41,18 +40,17 @@ EndChild = Callable[["Run", SubAgentInvocationStartedEvent], "Awaitable[Prepared
 """Ends a child whose code is gone."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Services:
+class Services(msgspec.Struct, kw_only=True):
     """What a runtime gives to every run of its process."""
 
     ledger: Ledger
     clock: Clock
     owner_id: str
     threads: Any
-    redactor: Redactor = field(default_factory=Redactor)
-    stored_blobs: dict[str, float] = field(default_factory=dict[str, float])
-    projections: KeptProjections = field(default_factory=KeptProjections)
-    strays: "set[asyncio.Task[Any]]" = field(default_factory=set["asyncio.Task[Any]"])
+    redactor: Redactor = msgspec.field(default_factory=Redactor)
+    stored_blobs: dict[str, float] = msgspec.field(default_factory=dict[str, float])
+    projections: KeptProjections = msgspec.field(default_factory=KeptProjections)
+    strays: "set[asyncio.Task[Any]]" = msgspec.field(default_factory=set["asyncio.Task[Any]"])
     end_child: "EndChild | None" = None
     """How a child whose code is gone is ended from its journal (floor 5 knows)."""
 

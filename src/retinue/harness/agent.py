@@ -3,11 +3,12 @@
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 from weakref import WeakSet
+
+from msgspec.structs import replace
 
 from retinue.agent.definition import AgentDefinition
 from retinue.agent.middleware import Middleware

@@ -2,9 +2,10 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from retinue.agent.definition import AgentDefinition
 from retinue.agent.middleware import Middleware

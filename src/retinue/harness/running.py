@@ -17,9 +17,9 @@ from retinue.agent.start import stage_run
 from retinue.agent.tree import Tree
 from retinue.agent.viewer import Viewer
 from retinue.config import UNSET, RuntimeContext, Unset
-from retinue.errors import RunCancelled, RunFailed, ThreadBusy
+from retinue.errors import ThreadBusy
 from retinue.harness.requests import ask_callback, request_view
-from retinue.harness.results import RunResult
+from retinue.harness.results import RunCancelled, RunFailed, RunResult
 from retinue.harness.runtime import Runtime
 from retinue.harness.stored import plain_rules
 from retinue.harness.takeover import take_over

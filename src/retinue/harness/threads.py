@@ -1,8 +1,9 @@
 """Threads as a user sees them: find one, read it, go on with it, and the graph of what was delegated (H-18, H-23)."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from retinue.agent.projection import project
 from retinue.config import UNSET
@@ -73,8 +74,7 @@ class Thread:
         return f"Thread({self.default_agent_id!r}, session_id={self.session_id!r}, thread_id={self.thread_id!r})"
 
 
-@dataclass(frozen=True, slots=True)
-class ThreadGraph:
+class ThreadGraph(msgspec.Struct, frozen=True):
     """The threads of a session and the children that were made at run time, hidden ones included (H-23)."""
 
     threads: Sequence[Thread]

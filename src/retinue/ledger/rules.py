@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterable
 from typing import Any, Final, TypeVar
 
 from retinue.errors import LedgerConflict, LedgerUnavailable
-from retinue.models.text import mend
+from retinue.json_text import mend
 from retinue.ops import (
     Append,
     CreateThread,

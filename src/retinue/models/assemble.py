@@ -7,10 +7,10 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from retinue.json_text import Mender, dumps, mend, mend_all
 from retinue.messages import FinishReason, ToolCall, Usage
 from retinue.models.plain import PlainChunk
 from retinue.models.port import Delta, ModelAnswer, ReasoningDelta, TextDelta
-from retinue.models.text import Mender, dumps, mend, mend_all
 from retinue.models.wire import CALLS_NOTE, REASONING_NOTE
 
 __all__ = ["Assembler", "BadStream"]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import urljoin, urlsplit
 
 from retinue.clock import Clock
+from retinue.json_text import loads
 from retinue.models.assemble import Assembler, BadStream
 from retinue.models.connections import Pool
 from retinue.models.faults import Fault, from_error_body, from_status, redacted, retry_after
@@ -15,7 +16,6 @@ from retinue.models.plain import plain_chunk
 from retinue.models.port import Emit, ModelAnswer
 from retinue.models.proxies import Proxy
 from retinue.models.sse import EventStream
-from retinue.models.text import loads
 
 if TYPE_CHECKING:
     import aiohttp
@@ -79,7 +79,8 @@ class _Reader:
         if response.status != 200:
             raw = await _error_bytes(response, watch)
             wait = retry_after(response.headers, self._clock.now_ms())
-            return from_status(response.status, raw, self._secrets, wait)
+            final = response.headers.get("x-should-retry", "").strip().lower() == "false"
+            return from_status(response.status, raw, self._secrets, wait, final=final)
         return await self._body(response, watch)
 
     async def _body(self, response: "aiohttp.ClientResponse", watch: IdleWatch) -> ModelAnswer | Fault:

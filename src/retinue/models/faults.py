@@ -4,12 +4,13 @@ Each text names provider and model, says whether it was tried again, and what to
 """
 
 import re
-from dataclasses import dataclass
 from datetime import UTC
 from typing import Any, Final, cast
 
+import msgspec
+
 from retinue.errors import ModelError
-from retinue.models.text import loads, mend
+from retinue.json_text import loads, mend
 
 __all__ = ["CODES", "Fault", "Target", "from_error_body", "from_status", "redacted", "retry_after"]
 
@@ -62,8 +63,7 @@ _REMEDY: Final[dict[str, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(msgspec.Struct, frozen=True):
     """Whom a call was for. `key_env` is where its key is looked for, `local` whether it is on this machine."""
 
     provider: str
@@ -73,8 +73,7 @@ class Target:
     local: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(msgspec.Struct, frozen=True):
     """Why one attempt failed, as a value.
 
     `final`: the same request would fail again, although the code says otherwise. `once`: it may succeed, although the code
@@ -148,12 +147,17 @@ def redacted(text: str, secrets: tuple[str, ...]) -> str:
     return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"
 
 
-def from_status(status: int, body: bytes, secrets: tuple[str, ...], wait: float | None = None) -> Fault:
-    """The fault behind an HTTP status that is not 200, and the body that came with it."""
+def from_status(status: int, body: bytes, secrets: tuple[str, ...], wait: float | None = None, *, final: bool = False) -> Fault:
+    """The fault behind an HTTP status that is not 200, and the body that came with it.
+
+    `final`: the server says that the same request would fail again (`x-should-retry: false`). Then it is not overloaded.
+    """
     words, error = _words(body)
     text = f"{words} {error.get('code', '')} {error.get('type', '')}"
-    code, final = _code_of(status, text)
-    return Fault(code, redacted(words, secrets), status=status, retry_after=wait, final=final)
+    code, known = _code_of(status, text)
+    if final and code == "overloaded":
+        code = "bad_request"
+    return Fault(code, redacted(words, secrets), status=status, retry_after=wait, final=final or known)
 
 
 def from_error_body(error: Any, secrets: tuple[str, ...]) -> Fault:

@@ -9,10 +9,10 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from retinue.json_text import Mender, dumps, loads, mend
 from retinue.messages import ToolCall
 from retinue.models.faults import Fault
 from retinue.models.port import Delta, Emit, ModelAnswer, TextDelta, ToolSpec
-from retinue.models.text import Mender, dumps, loads, mend
 
 __all__ = ["FORM_NAME", "MOST_CALLS", "FormReader", "form_of", "manual_of"]
 

@@ -4,17 +4,17 @@ For servers whose own tool calling is unreliable but who hold a model to a JSON 
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Final, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from retinue.config import ChatClientConfig
+from retinue.json_text import dumps
 from retinue.messages import AssistantMessage, Entry, Message, ToolCall, ToolResult
 from retinue.models.form import FORM_NAME, MOST_CALLS, FormReader, form_of, manual_of
 from retinue.models.port import Emit, Envelope, ModelRequest
 from retinue.models.profiles import Profile
-from retinue.models.text import dumps
 from retinue.models.wire import RESERVED, ChatWire, arguments_of
 
 __all__ = ["FormWire"]

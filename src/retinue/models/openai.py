@@ -7,11 +7,11 @@ import os
 import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias, get_args
 from urllib.parse import urlsplit
 
 import msgspec
+from msgspec.structs import replace
 
 from retinue.clock import Clock, SystemClock
 from retinue.config import ChatClientConfig
@@ -39,8 +39,7 @@ _SECRET_HEADER: Final = re.compile(r"auth|key|token|secret|cookie|password", re.
 _HEADER_VALUE: Final = re.compile(r"[!-~]{1,200}")
 
 
-@dataclass(frozen=True, slots=True)
-class _Asking:
+class _Asking(msgspec.Struct, frozen=True):
     """One request as it is sent, to whom, and what may not show in what is said of it."""
 
     target: Target

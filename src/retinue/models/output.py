@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
+from retinue.json_text import dumps
 from retinue.messages import OutputSpec
-from retinue.models.text import dumps
 
 __all__ = ["is_strict", "output_words", "response_format"]
 

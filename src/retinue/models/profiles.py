@@ -3,20 +3,20 @@
 A provider that is not in the table works too: its profile is `Profile(name, base_url)`.
 """
 
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from ipaddress import IPv6Address, ip_address
 from types import MappingProxyType
 from typing import Final, Literal
 from urllib.parse import urlsplit
 
+import msgspec
+
 from retinue.media import IMAGE_TYPES, PDF
 
 __all__ = ["KNOWN", "Profile", "is_loopback", "known_at", "where"]
 
 
-@dataclass(frozen=True, slots=True)
-class Profile:
+class Profile(msgspec.Struct, frozen=True):
     """What an adapter must know of a provider.
 
     `key_env` names the environment variable with its key; `needs_key` says that it answers nobody without one.

@@ -1,7 +1,8 @@
 """The machine's proxy for a server, as `HTTP_PROXY`, `HTTPS_PROXY` and `NO_PROXY` say (in small letters too)."""
 
-from dataclasses import dataclass
 from urllib.parse import urlsplit
+
+import msgspec
 
 __all__ = ["NotAProxy", "Proxy", "proxy_for"]
 
@@ -10,8 +11,7 @@ class NotAProxy(ValueError):
     """A proxy is set that cannot be used. It is not passed over: it may be there for a reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class Proxy:
+class Proxy(msgspec.Struct, frozen=True):
     """A proxy. `place` is where it is, without credentials; `password` is the one in its URL."""
 
     url: str

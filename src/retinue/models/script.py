@@ -25,10 +25,10 @@ from typing import Any, Final, Literal, TypeAlias, cast
 import msgspec
 
 from retinue.errors import ConfigurationError
+from retinue.json_text import dumps
 from retinue.messages import FinishReason, ToolCall, Usage
 from retinue.models.port import ModelAnswer
 from retinue.models.prices import per_million
-from retinue.models.text import dumps
 from retinue.near import near_names
 
 __all__ = ["AgentScript", "Price", "Script", "ScriptCall", "ScriptError", "ScriptSource", "Turn", "View", "parse_script"]

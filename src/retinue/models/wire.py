@@ -14,12 +14,12 @@ import msgspec
 
 from retinue.config import ChatClientConfig
 from retinue.errors import ConfigurationError
+from retinue.json_text import dumps, loads
 from retinue.messages import AssistantMessage, Entry, MediaRef, Message, ToolCall, ToolResult, UserMessage
 from retinue.models.media_parts import Data, content_of, shown_results, told
 from retinue.models.output import output_words, response_format
 from retinue.models.port import Emit, Envelope, ModelRequest, ToolSpec
 from retinue.models.profiles import Profile
-from retinue.models.text import dumps, loads
 
 if TYPE_CHECKING:
     from retinue.models.form import FormReader

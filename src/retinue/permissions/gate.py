@@ -1,11 +1,12 @@
 """The gate before every call: the chain of rules from root to self, and the answers that people asked to be remembered (M10)."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from retinue.config import PermissionRules, Verdict
-from retinue.permissions.rules import Decision, Rule, decide, place_denials
+from retinue.permissions.rules import Decision, Rule, decide, place_rules
 
 __all__ = ["GatedCall", "PermissionGate", "Remembered", "remembered_name"]
 
@@ -13,8 +14,7 @@ Remembered = Callable[[str], Awaitable[bool]]
 """Whether an answer under this name (see `remembered_name`) was remembered for the session."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GatedCall:
+class GatedCall(msgspec.Struct, frozen=True, kw_only=True):
     """What the gate is asked about. `subject` is the child's agent id for a delegation, else the asking agent's.
 
     `need` is the tool's own verdict, `always` the most that any rule can grant for these arguments.
@@ -30,6 +30,9 @@ class GatedCall:
     forms: tuple[str, ...] = ()
 
 
+_PlaceRules = tuple[tuple[str, Rule], ...]
+
+
 def remembered_name(tool: str, subject: str) -> str:
     """The name under which an answer is kept in the session's state: by tool and agent, in the root's session (H-27)."""
     return f"permission:{tool}:{subject}"
@@ -38,12 +41,12 @@ def remembered_name(tool: str, subject: str) -> str:
 class PermissionGate:
     """Decides by the rule sets of an agent's chain, root first. The effective right can only get stricter on the way down."""
 
-    __slots__ = ("_denials", "_labels", "chain")
+    __slots__ = ("_closing", "_labels", "chain")
 
     def __init__(self, chain: Sequence[PermissionRules], labels: Sequence[str]) -> None:
         self.chain = tuple(chain)
         self._labels = tuple(labels)
-        self._denials: dict[tuple[str, ...], tuple[tuple[str, Rule], ...]] = {}
+        self._closing: dict[tuple[str, ...], tuple[_PlaceRules, _PlaceRules]] = {}
 
     async def decide(self, call: GatedCall, remembered: Remembered) -> Decision:
         """The verdict for one call. The session's remembered answers are only looked up where a person would be asked."""
@@ -52,12 +55,18 @@ class PermissionGate:
             return self._by_rules(call, remembered=True)
         return decision
 
-    def denies_place(self, tools: Sequence[str], place: str) -> bool:
-        """Whether a rule of the chain denies this place to one of these tools: what a search or a listing leaves out."""
+    def closes_place(self, tools: Sequence[str], place: str, asked: str) -> bool:
+        """Whether a rule of the chain denies this place to one of these tools, or asks for it: what a search or a listing
+        leaves out. A rule that asks for `asked`, the place that the call names, has been answered: the call runs."""
         key = tuple(tools)
-        if key not in self._denials:
-            self._denials[key] = place_denials(self.chain, key)
-        return any(rule.matches(tool, place, grants=False) for tool, rule in self._denials[key])
+        if key not in self._closing:
+            self._closing[key] = (place_rules(self.chain, key, Verdict.DENY), place_rules(self.chain, key, Verdict.ASK))
+        denying, asking = self._closing[key]
+        if any(rule.matches(tool, place, grants=False) for tool, rule in denying):
+            return True
+        return any(
+            rule.matches(tool, place, grants=False) and not rule.matches(tools[0], asked, grants=False) for tool, rule in asking
+        )
 
     def _by_rules(self, call: GatedCall, *, remembered: bool) -> Decision:
         return decide(

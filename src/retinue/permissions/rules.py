@@ -20,10 +20,11 @@ How a rule matches
 import posixpath
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 from unicodedata import normalize
+
+import msgspec
 
 from retinue.config import PermissionRules, Verdict
 from retinue.errors import ConfigurationError
@@ -37,7 +38,7 @@ __all__ = [
     "opinion",
     "opinion_of",
     "parse_rule",
-    "place_denials",
+    "place_rules",
     "stricter",
 ]
 
@@ -51,8 +52,7 @@ _SCHEME: Final = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://")
 _DETOUR: Final = re.compile(r"(?:^|/)\.{0,2}(?:/|$)")
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(msgspec.Struct, frozen=True):
     """One rule, read. `pattern` None covers every call of the tool."""
 
     tool: str
@@ -79,16 +79,14 @@ class Rule:
         return any(glob.fullmatch(normalize("NFC", form)) for text in texts for form in _forms(text))
 
 
-@dataclass(frozen=True, slots=True)
-class Opinion:
+class Opinion(msgspec.Struct, frozen=True):
     """What one set says of a call, and the rule that said it."""
 
     verdict: Verdict
     rule: Rule
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True):
     """What the whole chain says. `because` is one line for a person, without a final dot.
 
     `level` is the place of the deciding set on the chain (0 is the root), None where no rule decided.
@@ -180,11 +178,11 @@ def decide(
     return decision
 
 
-def place_denials(chain: Sequence[PermissionRules], tools: Sequence[str]) -> tuple[tuple[str, Rule], ...]:
-    """The rules of a chain that deny places to one of these tools, each with that tool: those under `deny` that have a glob.
-    `rule.matches(tool, place, grants=False)` says whether a place is meant."""
-    denials = [_parsed(text) for rules in chain for text in rules.deny]
-    return tuple((tool, rule) for tool in tools for rule in denials if rule.pattern is not None and rule.speaks_of(tool))
+def place_rules(chain: Sequence[PermissionRules], tools: Sequence[str], verdict: Verdict) -> tuple[tuple[str, Rule], ...]:
+    """The rules of a chain that deny places to one of these tools, or ask for them, each with that tool: those that have a
+    glob. `rule.matches(tool, place, grants=False)` says whether a place is meant."""
+    found = [_parsed(text) for rules in chain for text in (rules.deny if verdict is Verdict.DENY else rules.ask)]
+    return tuple((tool, rule) for tool in tools for rule in found if rule.pattern is not None and rule.speaks_of(tool))
 
 
 _NEEDS: Final = {Verdict.DENY: "nobody to call it", Verdict.ASK: "a permission", Verdict.ALLOW: "no permission"}

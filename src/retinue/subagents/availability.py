@@ -1,15 +1,14 @@
 """At which depths a subagent may be called: the one predicate that both hides it and refuses it (H-06)."""
 
-from dataclasses import dataclass
 from typing import ClassVar, Self
 
+from retinue.config import Value
 from retinue.errors import ConfigurationError
 
 __all__ = ["SubAgentAvailability"]
 
 
-@dataclass(frozen=True, slots=True)
-class SubAgentAvailability:
+class SubAgentAvailability(Value, frozen=True):
     """How deep a subagent's children may be. `limit` is the greatest depth of a child, None: up to the agent's ceiling.
 
     Depth 0 is the root agent, its children are at depth 1. Use the two constants or `through_depth`.

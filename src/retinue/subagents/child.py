@@ -17,7 +17,7 @@ from retinue.events import (
     SubAgentInvocationCompletedEvent,
     SubAgentInvocationFailedEvent,
 )
-from retinue.models.text import dumps
+from retinue.json_text import dumps
 from retinue.ops import PutInvocation
 from retinue.rows import InvocationRow
 from retinue.states import InvocationState, ResultStatus

@@ -4,10 +4,12 @@ What an author leaves out is `UNSET` here and filled by the surface, in one plac
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, Self, TypeAlias
+
+import msgspec
+from msgspec.structs import force_setattr, replace
 
 from retinue.config import (
     UNSET,
@@ -19,6 +21,7 @@ from retinue.config import (
     RuntimeContext,
     SubAgentContextPolicy,
     Unset,
+    Value,
     WorkspaceMode,
     WorkspaceModeName,
 )
@@ -45,8 +48,7 @@ Factory: TypeAlias = Callable[[RuntimeContext], Any]
 Harnesses: TypeAlias = Sequence[type[ToolHarness] | ToolHarness]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
+class Origin(msgspec.Struct, frozen=True, kw_only=True):
     """How a declaration came about. Class methods and the loader set it.
 
     `path` and `title` are of a file: where it lies, and the `name` of its front matter, which is for people only (A-17).
@@ -58,11 +60,17 @@ class Origin:
     factory: Factory | None = None
     path: Path | None = None
     title: str | None = None
-    extras: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), hash=False)
+    extras: Mapping[str, Any] = msgspec.field(default_factory=lambda: MappingProxyType({}))
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class SubAgent:
+class _Named(Value, frozen=True):
+    """What may be given by position."""
+
+    name: str
+    description: str
+
+
+class SubAgent(_Named, frozen=True, kw_only=True):
     """The declaration of a child.
 
     `tools` are names of inherited tools (globs allowed), not functions: those go into `tool_harnesses`. None inherits
@@ -78,15 +86,12 @@ class SubAgent:
     >>> SubAgent("reviewer", "Reviews a change and lists defects", instructions="…", tools=["read_file", "grep_files"])
     """
 
-    name: str
-    description: str
-    _: KW_ONLY
     agent_id: str | None = None
     instructions: str | None = None
     workspace: str | Path | None = None
     workspace_mode: WorkspaceModeName | Unset = UNSET
     url: str | None = None
-    headers: Mapping[str, str | SecretRef] | None = field(default=None, hash=False)
+    headers: Mapping[str, str | SecretRef] | None = None
     model: str | None = None
     max_iters: int | Unset = UNSET
     tools: Sequence[str] | None = None
@@ -97,19 +102,19 @@ class SubAgent:
     surface: SurfaceName | Unset = UNSET
     disallowed_tools: Sequence[str] = ()
     builtin_tools: BuiltinTools | Unset = UNSET
-    metadata: Mapping[str, object] | None = field(default=None, hash=False)
+    metadata: Mapping[str, object] | None = None
     requires_permission: bool | Unset = UNSET
     timeout_seconds: float | Unset = UNSET
     on_timeout: OnTimeoutName | Unset = UNSET
     background_notification: Any = None
     fork_compaction: Any = None
-    chat: ChatClientConfig = field(default=ChatClientConfig(), hash=False)
-    output: Any = field(default=None, hash=False)
+    chat: ChatClientConfig = ChatClientConfig()
+    output: Any = None
     skills: Sequence[str] = ()
     hidden: bool = False
     mode: SelectionModeName = SelectionMode.ALL
     availability: SubAgentAvailability | Unset = UNSET
-    run_config: SubAgentRunConfig = SubAgentRunConfig.inherit()  # noqa: RUF009 (a frozen value)
+    run_config: SubAgentRunConfig = SubAgentRunConfig.inherit()
     origin: Origin = Origin()
 
     def __post_init__(self) -> None:
@@ -146,7 +151,7 @@ class SubAgent:
 
     def _set(self, **values: Any) -> None:
         for key, value in values.items():
-            object.__setattr__(self, key, value)
+            force_setattr(self, key, value)
 
     @classmethod
     def from_config(
@@ -255,22 +260,34 @@ class SubAgent:
 
     def fingerprint(self) -> str:
         """A stable hash of what defines it (H-01, H-15). Where it was declared, and header values, do not count."""
-        values = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "origin"}
+        values = {field: getattr(self, field) for field in self.__struct_fields__ if field != "origin"}
         values["headers"] = sorted(self.headers or ())
         if values.pop("output") is not None:
             values["output"] = repr(self.output)  # a type: its name counts, as with all code
         defines = self.origin.kind if self.origin.kind in ("parent", "agent_id") else "own"
         return digest([values, defines, self.origin.config, self.origin.factory])
 
+    def __hash__(self) -> int:
+        return hash((self.name, self.description, self.id))  # the rest may hold dictionaries, which have no hash
+
     def __repr__(self) -> str:
-        shown = [f"{self.name!r}", f"{self.description!r}"]
-        for item in fields(self)[2:]:
-            value = getattr(self, item.name)
-            if item.name == "headers":
-                value = value and "***"
-            if value not in (item.default, None, (), {}) and not (item.name == "agent_id" and value == self.name):
-                shown.append(f"{item.name}={value!r}")
+        shown = [repr(value) if field in ("name", "description") else f"{field}={value!r}" for field, value in self._shown()]
         return f"SubAgent({', '.join(shown)})"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        """The same for `rich`, which would show every field."""
+        return self._shown()
+
+    def _shown(self) -> list[tuple[str, Any]]:
+        """What was given: without the values of headers, which may be secrets, and without what is as it is by default."""
+        shown: list[tuple[str, Any]] = [("name", self.name), ("description", self.description)]
+        for field, default in zip(self.__struct_fields__[2:], self.__struct_defaults__, strict=True):
+            value = getattr(self, field)
+            if field == "headers":
+                value = value and "***"
+            if value not in (default, None, (), {}) and not (field == "agent_id" and value == self.name):
+                shown.append((field, value))
+        return shown
 
 
 def _builtin_tools(name: str, value: BuiltinTools | Unset) -> BuiltinTools | Unset:

@@ -1,8 +1,9 @@
 """What a surface asks for when it delegates, and what it is given to put into words."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from retinue.agent.definition import AgentDefinition
 from retinue.config import SubAgentContextPolicy
@@ -12,8 +13,7 @@ from retinue.states import InvocationState
 __all__ = ["ChildEnd", "Delegation", "Format"]
 
 
-@dataclass(slots=True, kw_only=True)
-class Delegation:
+class Delegation(msgspec.Struct, kw_only=True):
     """What a surface asks for. `definition` is the child as it will run; `existing` a child thread to go on with.
 
     `background`: the caller gets a receipt at once; its model is told the end if `notify` has it (H-13).
@@ -35,8 +35,7 @@ class Delegation:
     metadata: Mapping[str, Any] | None = None
 
 
-@dataclass(slots=True, kw_only=True)
-class ChildEnd:
+class ChildEnd(msgspec.Struct, kw_only=True):
     """How a delegation ended, for a surface to put into words. `status` is completed, failed, timeout or cancelled."""
 
     status: str

@@ -1,8 +1,9 @@
 """What the loader and the merge have to say about a file or a declaration: plain data for people and for `agents check`."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
+
+import msgspec
 
 __all__ = ["Diagnostic", "Severity"]
 
@@ -10,8 +11,7 @@ Severity: TypeAlias = Literal["error", "warning", "info"]
 """`error`: refused. `warning`: loaded, but not as it was meant. `info`: worth knowing."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Diagnostic:
+class Diagnostic(msgspec.Struct, frozen=True, kw_only=True):
     """One finding (invariant 11). `line` counts from 1, None where it is about the whole file; `path` is None for code."""
 
     severity: Severity

@@ -5,10 +5,12 @@ D-11, D-12), the workspace table (A-07 to A-12) and the chain of rights. Both su
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Protocol, cast, runtime_checkable
+
+import msgspec
+from msgspec.structs import replace
 
 from retinue.agent.definition import AgentDefinition
 from retinue.agent.middleware import Middleware
@@ -39,8 +41,7 @@ that is given as one is closed with the others."""
 _LATER: Final = "not in this version; use `SubAgent.from_config(…)`"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Equipment:
+class Equipment(msgspec.Struct, frozen=True, kw_only=True):
     """Everything an agent of a tree is made of.
 
     `instructions` are complete but for the roster's section. `inherited` are handlers of the parent's tools, `capabilities`
@@ -56,15 +57,15 @@ class Equipment:
     model: ChatModel
     model_reference: str
     resolve_model: ResolveModel
-    run_config: AgentRunConfig = field(default_factory=AgentRunConfig)
+    run_config: AgentRunConfig = msgspec.field(default_factory=AgentRunConfig)
     max_iters: int = 10
     rules: tuple[PermissionRules, ...] = ()
     labels: tuple[str, ...] = ()
     middleware: tuple[Middleware, ...] = ()
     capabilities: tuple[Capability, ...] = ()
-    inherited: Mapping[str, CallHandler] = field(default_factory=lambda: MappingProxyType({}))
+    inherited: Mapping[str, CallHandler] = msgspec.field(default_factory=lambda: MappingProxyType({}))
     builtin: tuple[Tool, ...] = ()
-    roster: Roster = field(default_factory=Roster)
+    roster: Roster = msgspec.field(default_factory=Roster)
     workspace: Workspace | None = None
     file_tools: bool = True
     reserved: tuple[Path, ...] = ()

@@ -5,8 +5,9 @@ guessed here: what cannot be read for certain is a `Problem`, and the file is re
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
+
+import msgspec
 
 __all__ = ["Entry", "HeaderValue", "Problem", "Split", "read_header", "split"]
 
@@ -20,8 +21,7 @@ _PLAIN_TAGS: Final = frozenset(
 _NULL: Final = "tag:yaml.org,2002:null"
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(msgspec.Struct, frozen=True):
     """Why a header cannot be used. `line` counts from 1 in the file."""
 
     code: str
@@ -30,8 +30,7 @@ class Problem:
     line: int
 
 
-@dataclass(frozen=True, slots=True)
-class Split:
+class Split(msgspec.Struct, frozen=True):
     """A file in two parts. `line` is where the header's text begins, from 1."""
 
     header: str
@@ -39,8 +38,7 @@ class Split:
     body: str
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     """One key of the header: its value, and the line of the key."""
 
     value: HeaderValue

@@ -6,10 +6,11 @@ its place unseen.
 
 import os
 import stat
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
+
+import msgspec
 
 from retinue.config import UNSET, ChatClientConfig, Unset
 from retinue.errors import ConfigurationError
@@ -26,8 +27,7 @@ MAX_FILE_BYTES: Final = 1_000_000
 _UTF16: Final = (b"\xff\xfe", b"\xfe\xff")
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedFile:
+class LoadedFile(msgspec.Struct, frozen=True):
     """What one file gave: a declaration or none, and the findings. `agent_id` is the file's name without `.md`."""
 
     agent_id: str
@@ -40,8 +40,7 @@ class LoadedFile:
         return next((found for found in self.diagnostics if found.severity == "error"), None)
 
 
-@dataclass(frozen=True, slots=True)
-class LoadReport:
+class LoadReport(msgspec.Struct, frozen=True):
     """What a folder gave, sorted by file name. `refused` are the ids that its bad files block, with the reason."""
 
     declarations: tuple[SubAgent, ...] = ()

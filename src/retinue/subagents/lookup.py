@@ -1,9 +1,10 @@
 """Finding the definition of an agent of a tree by its id, and checking all of them at build (D-27, H-18)."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Final
+
+from msgspec.structs import replace
 
 from retinue.agent.definition import AgentDefinition
 from retinue.config import RuntimeContext

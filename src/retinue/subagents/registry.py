@@ -2,8 +2,9 @@
 
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from retinue.config import WorkspaceMode
 from retinue.errors import ConfigurationError, UnknownId
@@ -34,8 +35,7 @@ def general_purpose() -> SubAgent:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Roster:
+class Roster(msgspec.Struct, frozen=True):
     """The subagents that `agent_spawn` can reach, each with its defaults filled in. Immutable: a change makes a new one.
 
     `refused` are ids whose file is bad and that no code declares: they are unknown, and looking one up says why.
@@ -110,8 +110,7 @@ class Roster:
         return (", ".join(names[:_LISTED]) + more) or "none: this agent has no subagents"
 
 
-@dataclass(frozen=True, slots=True)
-class MergeReport:
+class MergeReport(msgspec.Struct, frozen=True):
     """The roster, and what the merge has to say: clashes and look-alike ids."""
 
     roster: Roster

@@ -5,10 +5,12 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final, Literal, TypeAlias, TypeVar, cast
+
+import msgspec
+from msgspec.structs import replace
 
 from retinue.config import (
     AgentInvocationModePolicy,
@@ -50,8 +52,7 @@ TimeoutPolicy: TypeAlias = Literal["promote", "cancel", "fail"]
 call ends failed with reason `timeout`, because a synchronous-only call never returns a receipt (D-08)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResolvedDeclaration:
+class ResolvedDeclaration(msgspec.Struct, frozen=True, kw_only=True):
     """A declaration on one surface, with every default filled in (D-26).
 
     `max_iters` None means the parent's (general-purpose, `from_parent`) or the stored definition's (`from_agent_id`);
@@ -110,8 +111,7 @@ class ResolvedDeclaration:
         return _any_match(tool, self.declaration.tools or () if self.builtin_tools == "named" else self.builtin_tools)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkspacePlan:
+class WorkspacePlan(msgspec.Struct, frozen=True, kw_only=True):
     """Where a child's instructions come from and where it works (A-07 to A-12).
 
     `base_file` is the `AGENTS.md` to read (missing means an empty base, A-12), None where the base is `instructions`.

@@ -5,11 +5,12 @@ child's conversation) or `workspace_mode="isolated"` (the child's folder).
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final, Literal, Self, TypeAlias, cast
 
-from retinue.config import AgentRunConfig, ChatClientConfig, ClientsConfig
+from msgspec.structs import replace
+
+from retinue.config import AgentRunConfig, ChatClientConfig, ClientsConfig, Value
 from retinue.errors import ConfigurationError
 
 __all__ = [
@@ -58,8 +59,7 @@ DEFAULT_ROSTER_FIELDS: Final = frozenset({_F.PERMISSIONS, _F.EXECUTION, _F.CONTE
 """What a roster child takes unless its author says otherwise (A-22)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubAgentRunConfig:
+class SubAgentRunConfig(Value, frozen=True, kw_only=True):
     """A recipe: which groups a child takes, where its clients come from, and what is changed last.
 
     Immutable; every method returns a new one, and later calls of a chain win. Rights are no part of it: whatever is

@@ -12,9 +12,10 @@ import msgspec
 from aiohttp import web
 
 from retinue.clock import Clock, SystemClock
+from retinue.errors import RetinueError
+from retinue.json_text import dumps
 from retinue.models.openai import OpenAIChatModel
 from retinue.models.script import Script, ScriptSource, Turn, parse_script
-from retinue.models.text import dumps
 from retinue.testing.provider_record import Gate, Planned, Recorded, read_request, view_of
 from retinue.testing.provider_rules import ECHO_RULES, RULES, Rule, refusal
 from retinue.testing.provider_schema import form_asked, formed
@@ -36,6 +37,9 @@ class StrictProvider:
         models: Refuse every other model name with 404.
         clock: For the delays of turns and faults.
         record: Called with each request, as it comes in.
+
+    A fault of the script function (an error that it raises, an answer that is no turn) is answered with HTTP 500 and its words,
+    which nobody retries, and raised at the end of the `async with` block if nothing else is.
 
     The agent and its turn follow from the headers that our adapter sends to this machine; for other clients the agent from
     its `marker` in the system text, and the turn from the assistant messages after the last user message.
@@ -69,6 +73,7 @@ class StrictProvider:
         self._runner: web.AppRunner | None = None
         self._made: list[OpenAIChatModel] = []
         self._closing = asyncio.Event()
+        self._script_fault: Exception | None = None
         self.requests: list[Recorded] = []
         """Every request, in order of arrival."""
         self.url = ""
@@ -99,8 +104,10 @@ class StrictProvider:
         await self.start()
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         await self.stop()
+        if kind is None and self._script_fault is not None:
+            raise self._script_fault
 
     def model(self, name: str = "fake", **options: Any) -> OpenAIChatModel:
         """A model of this provider; it is closed with the provider."""
@@ -243,14 +250,22 @@ class StrictProvider:
 
     def _turn(self, recorded: Recorded) -> Turn | web.Response:
         if self._function is not None:
-            reply = self._function(recorded)
-            return reply if isinstance(reply, Turn) else parse_script([reply]).agents["*"].turns[0]
+            return self._called(self._function, recorded)
         turn = self.script.turn(recorded.agent, recorded.step)
         if turn is None:
             return _error(400, f"the script has no turn {recorded.step} for agent `{recorded.agent}`", "no_turn")
         if turn.error is not None:
             return _error(turn.error.status or 500, turn.error.message, turn.error.code)
         return turn
+
+    def _called(self, function: TurnFunction, recorded: Recorded) -> Turn | web.Response:
+        try:
+            reply = function(recorded)
+            return reply if isinstance(reply, Turn) else parse_script([reply]).agents["*"].turns[0]
+        except Exception as error:  # noqa: BLE001 - the author's own; it is told to the client and raised at the end
+            self._script_fault = self._script_fault or error
+            words = f"the script function failed for agent `{recorded.agent}`, turn {recorded.step}: {_told(error)}"
+            return _error(500, words, "script_failed", headers={"x-should-retry": "false"})
 
     async def _stream(self, request: web.Request, events: list[bytes], turn: Turn, fault: ProviderFault) -> web.StreamResponse:
         cut = half_call(events) if fault.half_call else fault.cut_after
@@ -275,6 +290,11 @@ class StrictProvider:
                 await self._clock.sleep(turn.chunk_delay)
         await response.write_eof()
         return response
+
+
+def _told(error: Exception) -> str:
+    """An error of the author's: those of ours say in their first words what they are."""
+    return str(error) if isinstance(error, RetinueError) else f"{type(error).__name__}: {error}"
 
 
 def _hang_up(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:

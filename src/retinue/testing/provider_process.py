@@ -19,7 +19,7 @@ from typing import IO, Any
 import msgspec
 from aiohttp import web
 
-from retinue.models.text import dumps
+from retinue.json_text import dumps
 from retinue.testing.provider import StrictProvider
 from retinue.testing.provider_record import Recorded
 

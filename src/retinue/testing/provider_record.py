@@ -8,8 +8,8 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from retinue.json_text import loads
 from retinue.models.script import Script, Turn, View
-from retinue.models.text import loads
 from retinue.testing.provider_wire import ProviderFault
 
 __all__ = ["Gate", "Planned", "Recorded", "read_request", "view_of"]

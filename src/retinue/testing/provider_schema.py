@@ -6,9 +6,9 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from retinue.json_text import dumps, loads
 from retinue.models.form import FORM_NAME
 from retinue.models.script import Turn
-from retinue.models.text import dumps, loads
 
 __all__ = ["fits", "form_asked", "formed", "malformed"]
 

@@ -5,9 +5,9 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from retinue.json_text import dumps
 from retinue.messages import ToolCall, Usage
 from retinue.models.script import Turn
-from retinue.models.text import dumps
 from retinue.testing.provider_checks import state_of
 
 __all__ = ["ProviderFault", "Shape", "chunks_of", "document_of", "half_call"]

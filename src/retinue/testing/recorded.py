@@ -8,9 +8,9 @@ from typing import Any, TypeAlias, cast
 import msgspec
 
 from retinue.errors import ConfigurationError
+from retinue.json_text import dumps
 from retinue.messages import AssistantMessage, Message, UserMessage
 from retinue.models.port import ModelAnswer, ModelRequest
-from retinue.models.text import dumps
 from retinue.secrets import Redactor
 from retinue.testing.transcripts import Names
 

@@ -12,8 +12,8 @@ from typing import Any, Final
 import msgspec
 
 from retinue.errors import ModelError
+from retinue.json_text import dumps
 from retinue.models.port import ChatModel, Emit, ModelAnswer, ModelRequest, ReasoningDelta, TextDelta
-from retinue.models.text import dumps
 from retinue.secrets import Redactor, SecretRef
 from retinue.testing.recorded import Asked, Exchange, Failure, Plain, difference, read_recording
 from retinue.testing.transcripts import Names

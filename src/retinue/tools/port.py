@@ -78,7 +78,7 @@ class ToolContext:
 
     __slots__ = (
         "_attributes",
-        "_denies_place",
+        "_closes_place",
         "_report",
         "agent_id",
         "attempt",
@@ -105,7 +105,7 @@ class ToolContext:
         attributes: Mapping[str, object] | None = None,
         report: Callable[[str], None] | None = None,
         threads: "ToolThreads | None" = None,
-        denies_place: Callable[[Sequence[str], str], bool] | None = None,
+        closes_place: Callable[[Sequence[str], str, str], bool] | None = None,
     ) -> None:
         self.agent_id = agent_id
         self.user_id = user_id
@@ -119,12 +119,17 @@ class ToolContext:
         self.idempotency_key = f"{call.message_id}:{call.index}"
         self._attributes: Mapping[str, object] = attributes or {}
         self._report = report
-        self._denies_place = denies_place
+        self._closes_place = closes_place
 
-    def denies_place(self, tools: Sequence[str], place: str) -> bool:
-        """Whether permission rules deny this place (as rules name places) to one of these tools. For a tool that comes upon
-        places which its arguments do not name, such as a search: it leaves them out."""
-        return self._denies_place is not None and self._denies_place(tools, place)
+    def closes_place(self, tools: Sequence[str], place: str, asked: str = "") -> bool:
+        """Whether permission rules deny this place (as rules name places) to one of these tools, or would have somebody asked
+        for it. For a tool that comes upon places which its arguments do not name, such as a search: it leaves them out.
+
+        Args:
+            tools: the tool itself, then others whose rules count as well.
+            asked: the place that the call names; a rule that asks for it has been answered.
+        """
+        return self._closes_place is not None and self._closes_place(tools, place, asked)
 
     def get(self, name: str, kind: type[T] = object) -> T:
         """A value of the run's `RuntimeContext.attributes`. A `SecretRef` gives its value.

@@ -120,7 +120,7 @@ class _FileTools:
             path: Folder relative to the workspace.
             pattern: Glob such as `*.py` (names, at any depth) or `src/**/*.py` (paths below the folder).
         """
-        hidden = _hidden(context, "list_files")
+        hidden = _hidden(context, path, "list_files")
         try:
             if pattern is None:
                 entries = [entry for entry in self._files.children(path) if not hidden(entry.path)]
@@ -152,7 +152,7 @@ class _FileTools:
         """
         if not pattern:
             raise ToolError("`pattern` is empty", remedy="use `list_files` to list files")
-        hidden = _hidden(context, "grep_files", "read_file")  # a search shows what is in files
+        hidden = _hidden(context, path, "grep_files", "read_file")  # a search shows what is in files
         try:
             found = grep(self._files, pattern, path, glob=glob, most=MAX_MATCHES, hidden=hidden)
         except FileError as error:
@@ -168,15 +168,15 @@ class _FileTools:
         """A missing file's error, with the names that may have been meant."""
         if error.code != "missing":
             return error
-        names = near_paths(self._files, path, _hidden(context, "list_files", "read_file"))
+        names = near_paths(self._files, path, _hidden(context, "", "list_files", "read_file"))
         if not names:
             return error
         return FileError(error.message, code=error.code, remedy=f"did you mean {' or '.join(shown(name) for name in names)}?")
 
 
-def _hidden(context: ToolContext, *tools: str) -> Hidden:
-    """What this call may not come upon: the places that rules deny to these tools."""
-    return Hidden(lambda path: context.denies_place(tools, path))
+def _hidden(context: ToolContext, asked: str, *tools: str) -> Hidden:
+    """What this call may not come upon: the places that rules deny to these tools, or would have somebody asked for."""
+    return Hidden(lambda path: context.closes_place(tools, path, asked))
 
 
 def _left_out(hidden: Hidden) -> str | None:

@@ -12,9 +12,9 @@ import msgspec
 
 from retinue.errors import ConfigurationError, LedgerConflict
 from retinue.ids import check_scope_id
+from retinue.json_text import mend, mend_all
 from retinue.ledger import rules
 from retinue.ledger.sqlite.locks import OwnerLocks
-from retinue.models.text import mend, mend_all
 from retinue.ops import (
     Append,
     CreateThread,
