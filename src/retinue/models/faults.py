@@ -147,9 +147,7 @@ def redacted(text: str, secrets: tuple[str, ...]) -> str:
     return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"
 
 
-def from_status(
-    status: int, body: bytes, secrets: tuple[str, ...], wait: float | None = None, *, final: bool = False
-) -> Fault:
+def from_status(status: int, body: bytes, secrets: tuple[str, ...], wait: float | None = None, *, final: bool = False) -> Fault:
     """The fault behind an HTTP status that is not 200, and the body that came with it.
 
     `final`: the server says that the same request would fail again (`x-should-retry: false`). Then it is not overloaded.
