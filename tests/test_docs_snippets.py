@@ -56,5 +56,5 @@ def test_the_guide_to_testing_names_every_field_of_a_turn() -> None:
 
 
 def test_the_guides_have_blocks() -> None:
-    assert {guide.stem for guide in GUIDES} >= {"first-agent", "testing"}
+    assert {guide.stem for guide in GUIDES} >= {"first-agent", "middleware", "testing"}
     assert len(BLOCKS) > 10
