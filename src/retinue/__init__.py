@@ -9,7 +9,19 @@ from importlib import import_module
 
 TYPE_CHECKING = False  # as type checkers read it; `typing` itself is most of what an import would cost
 if TYPE_CHECKING:
-    from retinue.agent.middleware import Middleware
+    from retinue.agent.middleware import (
+        Fork,
+        Middleware,
+        ModelCall,
+        Reasoning,
+        RunCall,
+        StateHandle,
+        ToolInvocation,
+    )
+    from retinue.agent.ports import (
+        CallOutcome,
+        RunEnd,
+    )
     from retinue.config import (
         MAX_SPAWN_DEPTH,
         AgentConfig,
@@ -59,11 +71,30 @@ if TYPE_CHECKING:
     from retinue.ledger.open import open_ledger
     from retinue.ledger.port import Ledger
     from retinue.media import File, Image
-    from retinue.messages import Usage
+    from retinue.messages import (
+        AssistantMessage,
+        CallRef,
+        Entry,
+        ToolCall,
+        ToolResult,
+        Usage,
+        UserMessage,
+    )
     from retinue.models.openai import OpenAIChatModel
-    from retinue.models.port import ChatModel, ModelAnswer, ModelRequest
+    from retinue.models.port import (
+        ChatModel,
+        Envelope,
+        ModelAnswer,
+        ModelRequest,
+        ReasoningDelta,
+        TextDelta,
+        ToolSpec,
+    )
     from retinue.models.scripted import ScriptedModel
     from retinue.secrets import SecretRef
+    from retinue.states import (
+        ResultStatus,
+    )
     from retinue.subagents.availability import SubAgentAvailability
     from retinue.subagents.declaration import SubAgent
     from retinue.subagents.decorator import subagent
@@ -76,7 +107,20 @@ if TYPE_CHECKING:
     from retinue.tools.port import Tool, ToolContext
 
 _HOMES = {
-    "agent.middleware": ("Middleware",),
+    "agent.middleware": (
+        "Fork",
+        "Middleware",
+        "ModelCall",
+        "Reasoning",
+        "RunCall",
+        "StateHandle",
+        "ToolInvocation",
+    ),
+    "agent.ports": (
+        "CallOutcome",
+        "RunEnd",
+    ),
+    "states": ("ResultStatus",),
     "config": (
         "MAX_SPAWN_DEPTH",
         "AgentConfig",
@@ -129,9 +173,25 @@ _HOMES = {
     "ledger.open": ("open_ledger",),
     "ledger.port": ("Ledger",),
     "media": ("File", "Image"),
-    "messages": ("Usage",),
+    "messages": (
+        "AssistantMessage",
+        "CallRef",
+        "Entry",
+        "ToolCall",
+        "ToolResult",
+        "Usage",
+        "UserMessage",
+    ),
     "models.openai": ("OpenAIChatModel",),
-    "models.port": ("ChatModel", "ModelAnswer", "ModelRequest"),
+    "models.port": (
+        "ChatModel",
+        "Envelope",
+        "ModelAnswer",
+        "ModelRequest",
+        "ReasoningDelta",
+        "TextDelta",
+        "ToolSpec",
+    ),
     "models.scripted": ("ScriptedModel",),
     "secrets": ("SecretRef",),
     "subagents.availability": ("SubAgentAvailability",),
@@ -153,13 +213,19 @@ __all__ = [  # noqa: RUF022  # in the order of the table above
     "AgentConfig",
     "AgentInvocationModePolicy",
     "AgentRunConfig",
+    "AssistantMessage",
+    "CallOutcome",
+    "CallRef",
     "ChatClientConfig",
     "ChatModel",
     "ClientInheritance",
     "ConfigurationError",
+    "Entry",
+    "Envelope",
     "Event",
     "EventsDroppedEvent",
     "File",
+    "Fork",
     "HarnessAgent",
     "Image",
     "LeaseLost",
@@ -172,15 +238,21 @@ __all__ = [  # noqa: RUF022  # in the order of the table above
     "MessageEvent",
     "Middleware",
     "ModelAnswer",
+    "ModelCall",
     "ModelCalledEvent",
     "ModelError",
     "ModelRequest",
     "OpenAIChatModel",
     "PermissionRequest",
     "PermissionRules",
+    "Reasoning",
+    "ReasoningDelta",
     "ReasoningDeltaEvent",
+    "ResultStatus",
     "RetinueError",
+    "RunCall",
     "RunCancelled",
+    "RunEnd",
     "RunFailed",
     "RunFinishedEvent",
     "RunResult",
@@ -189,6 +261,7 @@ __all__ = [  # noqa: RUF022  # in the order of the table above
     "RuntimeContext",
     "ScriptedModel",
     "SecretRef",
+    "StateHandle",
     "SubAgent",
     "SubAgentAvailability",
     "SubAgentContextPolicy",
@@ -198,12 +271,14 @@ __all__ = [  # noqa: RUF022  # in the order of the table above
     "SubAgentInvocationStartedEvent",
     "SubAgentRunConfig",
     "SubAgentRunConfigFields",
+    "TextDelta",
     "TextDeltaEvent",
     "Thread",
     "ThreadBusy",
     "ThreadGraph",
     "Threads",
     "Tool",
+    "ToolCall",
     "ToolCallArgsEvent",
     "ToolCallEndEvent",
     "ToolCallResultEvent",
@@ -211,10 +286,14 @@ __all__ = [  # noqa: RUF022  # in the order of the table above
     "ToolContext",
     "ToolError",
     "ToolHarness",
+    "ToolInvocation",
     "ToolProgressEvent",
+    "ToolResult",
+    "ToolSpec",
     "UnknownId",
     "UntrustedWorkspace",
     "Usage",
+    "UserMessage",
     "WorkspaceMode",
     "load_subagents",
     "merge_subagents",

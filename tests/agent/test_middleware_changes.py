@@ -167,7 +167,7 @@ async def test_the_arguments_of_a_delegation_stand() -> None:
 
 async def test_a_changed_request_is_what_the_model_is_asked() -> None:
     model = RecordingModel({"a": ["done"]})
-    short = Passing("model", lambda call: replace(call, request=replace(call.request, tail="Be short.")))
+    short = Passing("model", lambda call: call.with_request(tail="Be short."))
     async with Agent("a", model=model, middleware=[short]) as agent:
         await agent.run("go")
     assert model.requests[0].tail == "Be short."

@@ -8,6 +8,7 @@ import aiohttp
 import msgspec
 import pytest
 
+from retinue import Agent, RunFailed, RunResult
 from retinue.errors import ConfigurationError
 from retinue.testing import Recorded, StrictProvider
 
@@ -143,3 +144,42 @@ async def test_a_fault_is_for_the_agent_it_names(client: aiohttp.ClientSession) 
 def test_a_script_that_cannot_be_used_is_said_at_once() -> None:
     with pytest.raises(ConfigurationError, match="nonsense"):
         StrictProvider({"a": [{"nonsense": 1}]})
+
+
+def _raises(_request: Recorded) -> str:
+    raise ValueError("no such page")
+
+
+def _misspells(_request: Recorded) -> dict[str, Any]:
+    return {"text": "Hello.", "usage": {"input_tokens": 5}}
+
+
+@pytest.mark.parametrize(
+    ("function", "kind", "said"),
+    [
+        (_raises, ValueError, "the script function failed for agent `desk`, turn 1: ValueError: no such page"),
+        (_misspells, ConfigurationError, "`input_tokens`"),
+    ],
+)
+async def test_a_fault_of_the_script_function_is_told_as_such(function: Any, kind: type[Exception], said: str) -> None:
+    async def ask() -> None:
+        async with StrictProvider(function) as provider, Agent("desk", model=provider.model()) as agent:
+            results.append(await agent.run("Hi.", check=False))
+        raise AssertionError("the fault was not raised")
+
+    results: list[RunResult] = []
+    with pytest.raises(kind):
+        await ask()
+    (result,) = results
+    assert result.reason == "bad_request"
+    assert said in result.message
+    assert "not retried" in result.message
+
+
+async def test_a_fault_of_the_script_function_hides_no_other_error() -> None:
+    async def ask() -> None:
+        async with StrictProvider(_raises) as provider, Agent("desk", model=provider.model()) as agent:
+            await agent.run("Hi.")
+
+    with pytest.raises(RunFailed, match="no such page"):
+        await ask()

@@ -2,8 +2,8 @@
 
 A middleware overrides the points it needs. Lower `priority` is outer. State kept through `state(…)` is in the ledger.
 
-What it gives to `next` is what is done: the request of a model call and the arguments of a plain tool's call may be others, made
-with `msgspec.structs.replace`. Everything else stands, and `accepted` refuses what differs.
+What it gives to `next` is what is done: the request of a model call and the arguments of a plain tool's call may be others
+(`with_request`, `with_arguments`). Everything else stands, and `accepted` refuses what differs.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -91,7 +91,7 @@ class RunCall(msgspec.Struct, frozen=True, kw_only=True):
 class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
     """A model call that is about to be made. `request` may be another one, but a changed envelope moves the prefix.
 
-    >>> await next(replace(call, request=replace(call.request, tail="Be short.")))
+    >>> await next(call.with_request(tail="Be short."))
     """
 
     request: ModelRequest
@@ -99,6 +99,10 @@ class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     turn: int
     state: StateOf
+
+    def with_request(self, **changes: Any) -> "ModelCall":
+        """The same call with a request that differs in these fields of `ModelRequest`."""
+        return replace(self, request=replace(self.request, **changes))
 
 
 class ToolInvocation(msgspec.Struct, frozen=True, kw_only=True):
@@ -227,5 +231,5 @@ def _refused(message: str, kind: type, free: str | None) -> ConfigurationError:
     if kind is ToolInvocation:
         remedy = "pass on `call`, or `call.with_arguments(…)`"
     else:
-        remedy = f"pass on `call`, or `replace(call, {free}=…)`" if free else "pass on `call` as it is"
+        remedy = "pass on `call`, or `call.with_request(…)`" if free else "pass on `call` as it is"
     return ConfigurationError(message, code="middleware_changed", remedy=remedy)
