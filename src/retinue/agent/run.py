@@ -61,8 +61,6 @@ from retinue.tools.port import ToolContext
 
 __all__ = ["Run"]
 
-MAIL_POLL_SECONDS = 1.0
-
 _log: Final = logging.getLogger("retinue")
 
 
@@ -418,24 +416,13 @@ class Run:
             await asyncio.gather(timer, return_exceptions=True)
 
     async def _wait(self) -> bool:
-        """Wait in this process for an answer if someone is there to give it; False if nobody is.
-
-        An answer from another process is found by looking into the mailbox now and then.
-        """
+        """Wait in this process for an answer if someone is there to give it; False if nobody is."""
         if self.stopping.reason is not None:
             return True
         if not self.tree.attended:
             return False
         await self.journal.flush()
-        timer = asyncio.create_task(self.journal.clock.sleep(MAIL_POLL_SECONDS), name="retinue timer of a mailbox")
-        timer.add_done_callback(self.wake_up)
-        try:
-            await self.woken()
-        finally:
-            timer.remove_done_callback(self.wake_up)
-            timer.cancel()
-            await asyncio.gather(timer, return_exceptions=True)
-        self._mail_waits = True
+        await self.woken()
         return True
 
     # For tools, middleware and viewers

@@ -122,10 +122,10 @@ def answer(**options: Any) -> int:
 @click.option("--reason", default="cancelled", show_default=True, metavar="TEXT", help="Kept with the run.")
 @json_option
 def cancel(**options: Any) -> int:
-    """Stop a run that waits or whose process is gone, and everything below it. What was done is kept.
+    """Stop a run and everything below it. What was done is kept.
 
-    Of one that another process drives the stop is recorded; that process carries it out when it next starts a child, or
-    at the end of the run.
+    Of one that another process drives the stop is recorded; that process carries it out within a second, and its grace for
+    what does not stop at once. This command waits for it.
     """
     from retinue.cli.steer import cancel_run
 

@@ -80,23 +80,34 @@ def cancel_run(*, run_or_session: str, workspace: Path, ledger: str | None, reas
                 raise UnknownId(
                     f"run `{row.run_id}` has ended: {row.state}", code="run_ended", remedy="there is nothing left to stop"
                 )
-            agent = Agent(
-                row.agent_id, model=ScriptedModel([]), runtime=runtime
-            )  # it is asked for nothing: none of its code runs
+            agent = Agent(row.agent_id, model=ScriptedModel([]), runtime=runtime)  # asked for nothing: none of its code runs
             await agent.cancel(row.run_id, reason=reason, user_id=row.key.user or None)
-            after = await runtime.ledger.run(row.run_id)
+            after = await _ended(runtime, row.run_id)
             driven = "" if after is None else await _driven_by(runtime, after)
         state = "unknown" if after is None else after.state.value
         if as_json:
             print(json.dumps({"runId": row.run_id, "session": row.key.session, "state": state, "drivenBy": driven or None}))
         elif driven:
-            when = "ends it when it next starts a child, or at its end; stop that process to end it now"
-            print(f"stop of run {row.run_id} recorded: {one_line(driven, 200)} {when}")
+            what = "has not carried it out yet; it does not run, or is busy with what cannot be stopped"
+            print(f"stop of run {row.run_id} recorded: {one_line(driven, 200)} {what}")
         else:
             print(f"run {row.run_id} is {state}; what was done is kept in session {one_line(row.key.session, 100)}")
         return Exit.COMPLETED
 
     return run_async(work)
+
+
+async def _ended(runtime: "Runtime", run_id: str) -> "RunRow | None":
+    """The run's row, as soon as whoever drives it has ended it; as it is then if that takes more than its grace."""
+    from retinue.harness.watching import POLL_SECONDS
+
+    wait = runtime.limits.stop_grace + 3 * POLL_SECONDS
+    until = runtime.clock.monotonic() + wait
+    while True:
+        row = await runtime.ledger.run(run_id)
+        if row is None or row.state.terminal or runtime.clock.monotonic() > until or not await _driven_by(runtime, row):
+            return row
+        await runtime.clock.sleep(POLL_SECONDS / 5)
 
 
 def _url(ledger: str | None, workspace: Path) -> str:

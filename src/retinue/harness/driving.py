@@ -61,6 +61,7 @@ class Driver:
         else:
             self.task = asyncio.create_task(work, name=name)
         drivers.add(self)
+        self._agent.runtime.watcher.watch()
         self.task.add_done_callback(self._over)
 
     def _over(self, task: "asyncio.Task[RunResult]") -> None:

@@ -21,18 +21,20 @@ from retinue.clock import Clock, SystemClock
 from retinue.config import Limits, RuntimeContext
 from retinue.errors import ConfigurationError, LedgerUnavailable
 from retinue.harness.sync import LoopThread
+from retinue.harness.watching import Watcher
 from retinue.ids import new_id
 from retinue.ledger.open import open_ledger
 from retinue.ledger.port import Ledger
 from retinue.models.port import ChatModel
 from retinue.ops import DropOwner, PutOwner, RequestCancel
-from retinue.rows import OwnerRow
+from retinue.rows import OwnerRow, ThreadKey
 from retinue.secrets import Redactor, SecretRef
 from retinue.subagents.delegate import end_child
 from retinue.tools.errors import is_fault
 from retinue.tools.pool import ToolThreads
 
 if TYPE_CHECKING:
+    from retinue.agent.run import Run
     from retinue.harness.driving import Driver
 
 __all__ = ["Runtime"]
@@ -77,6 +79,7 @@ class Runtime:
         self.owner_id = new_id("own")
         self.trees: dict[str, Tree] = {}
         self.drivers: set[Driver] = set()
+        self.watcher = Watcher(self)
         self._models: dict[tuple[str, str], ChatModel] = {}
         self._used: list[ChatModel] = []
         self._services: Services | None = None
@@ -248,13 +251,24 @@ class Runtime:
         tree = self.trees.get(root_run)  # it may have ended meanwhile
         if tree is None:
             return False
-        tree.stops.setdefault(target, reason)
-        for run in list(tree.runs.values()):
-            if target in run.row.lineage:
-                run.stopping.ask(reason)
+        self.asked_to_stop(target, reason)
         if target not in tree.runs and (row := await self.ledger.run(target)) is not None:
             tree.look_again(row.invocations)  # it may wait for a person, and those above for it
         return True
+
+    def asked_to_stop(self, target: str, reason: str) -> None:
+        """There is an intent to stop this run: tell it and those below it, as far as they are driven here."""
+        for tree in list(self.trees.values()):
+            if target != tree.root_run and target not in tree.runs:
+                continue
+            tree.stops.setdefault(target, reason)
+            for run in list(tree.runs.values()):
+                if target in run.row.lineage:
+                    run.stopping.ask(reason)
+
+    def driven_on(self, key: ThreadKey) -> "Run | None":
+        """The run that is driven here on a thread."""
+        return next((run for tree in self.trees.values() for run in tree.runs.values() if run.row.key == key), None)
 
     async def close(self) -> None:
         """Stop what runs, with its end in the ledger, and release everything. Idempotent.
@@ -267,6 +281,7 @@ class Runtime:
 
     async def _close(self) -> None:
         await self._stop_drivers()
+        await self.watcher.stop()
         services, self._services = self._services, None
         try:
             await self._close_models(services)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 
 from retinue.ledger import rules, tables_removal
-from retinue.ledger.port import COLLECT_GRACE_MS, Collected, Journal, Outcome
+from retinue.ledger.port import COLLECT_GRACE_MS, Collected, Journal, News, Outcome
 from retinue.ledger.tables import Tables
 from retinue.ops import Draft, Op, Receipt, Record
 from retinue.rows import InvocationRow, Mail, OwnerRow, RequestRow, RunRow, ThreadKey, ThreadRow
@@ -22,6 +22,7 @@ class MemoryLedger:
     def __init__(self) -> None:
         self.url = "memory"
         self.immediate = True
+        self.shared = False
         self._open = False
         self._tables = Tables()
 
@@ -179,6 +180,14 @@ class MemoryLedger:
         """See `Ledger`."""
         self._check_open()
         return self._tables.intent(lineage)
+
+    async def news(self, runs: Sequence[str], *, since: int | None = None) -> News:
+        """See `Ledger`."""
+        self._check_open()
+        tables = self._tables
+        stops = {run_id: tables.cancels[run_id] for run_id in runs if run_id in tables.cancels}
+        came = tuple(key for key, thread in tables.threads.items() if any(mail is not None for mail in thread.mail.values()))
+        return News(cursor=0, stops=stops, mail=came)
 
     async def invocation(self, invocation_id: str) -> InvocationRow | None:
         """See `Ledger`."""

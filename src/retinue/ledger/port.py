@@ -14,7 +14,7 @@ from retinue.ops import Draft, Op, Receipt, Record
 from retinue.rows import InvocationRow, Mail, OwnerRow, RequestRow, RunRow, ThreadKey, ThreadRow
 from retinue.states import InvocationState, RequestState, RunState
 
-__all__ = ["COLLECT_GRACE_MS", "DAMAGED_MAIL", "Collected", "Journal", "Ledger", "Outcome"]
+__all__ = ["COLLECT_GRACE_MS", "DAMAGED_MAIL", "Collected", "Journal", "Ledger", "News", "Outcome"]
 
 _T = TypeVar("_T")
 
@@ -54,6 +54,15 @@ class Collected(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return Collected(**{name: mine[name] + more[name] for name in mine})
 
 
+class News(msgspec.Struct, frozen=True):
+    """What there is to know of others' commits. `stops` are the reasons of cancel intents by run, `mail` the threads with
+    letters that came after the cursor that was given; `cursor` is to be given the next time."""
+
+    cursor: int
+    stops: dict[str, str] = {}
+    mail: tuple[ThreadKey, ...] = ()
+
+
 class Outcome(asyncio.Future[_T]):
     """A future that cannot be cancelled. A task that is cancelled while it waits for one goes on waiting until it is
     known, and only then is the cancellation raised: asyncio keeps it for the task's next step.
@@ -69,6 +78,8 @@ class Ledger(Protocol):
 
     url: str
     """Where it is, as `--ledger` takes it: `memory`, `sqlite:///path`."""
+    shared: bool
+    """Whether other processes can write to it."""
     immediate: bool
     """Whether what it is asked is done without waiting, so that a caller needs no task of its own."""
 
@@ -151,6 +162,10 @@ class Ledger(Protocol):
 
     async def cancel_intent(self, lineage: Sequence[str]) -> str | None:
         """The reason of a cancel intent on any run of a lineage, or None (M8)."""
+        ...
+
+    async def news(self, runs: Sequence[str], *, since: int | None = None) -> News:
+        """Which of these runs are to be stopped, and to which threads letters came since the cursor (None: ever)."""
         ...
 
     async def invocation(self, invocation_id: str) -> InvocationRow | None:

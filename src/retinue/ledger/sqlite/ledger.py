@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from retinue.errors import ConfigurationError
 from retinue.ledger import rules
-from retinue.ledger.port import COLLECT_GRACE_MS, Collected, Journal, Outcome
+from retinue.ledger.port import COLLECT_GRACE_MS, Collected, Journal, News, Outcome
 from retinue.ledger.sqlite import reads, removal
 from retinue.ledger.sqlite.collecting import Collection, Looker
 from retinue.ledger.sqlite.faults import unavailable
@@ -52,6 +52,7 @@ class SqliteLedger:
         self.path = Path(os.path.abspath(path))
         self.url = f"sqlite:///{self.path}"
         self.immediate = False
+        self.shared = True
         self.durability: Durability = durability
         self._hooks = hooks
         self._busy_timeout = busy_timeout
@@ -215,6 +216,10 @@ class SqliteLedger:
     async def cancel_intent(self, lineage: Sequence[str]) -> str | None:
         """See `Ledger`."""
         return await self._read(reads.cancel_intent, lineage)
+
+    async def news(self, runs: Sequence[str], *, since: int | None = None) -> News:
+        """See `Ledger`."""
+        return await self._read(reads.news, runs, since)
 
     async def invocation(self, invocation_id: str) -> InvocationRow | None:
         """See `Ledger`."""

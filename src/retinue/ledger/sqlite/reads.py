@@ -10,7 +10,7 @@ import msgspec
 from retinue.damage import UNREADABLE, damaged
 from retinue.errors import LedgerUnavailable
 from retinue.ledger import rules
-from retinue.ledger.port import DAMAGED_MAIL, Journal
+from retinue.ledger.port import DAMAGED_MAIL, Journal, News
 from retinue.ledger.sqlite.schema import IS_UNENDED, IS_UNFINISHED
 from retinue.ledger.sqlite.segments import Segments
 from retinue.ledger.sqlite.writes import intent_of
@@ -29,6 +29,7 @@ __all__ = [
     "journal",
     "last_run",
     "mail",
+    "news",
     "owner",
     "records",
     "request",
@@ -146,6 +147,21 @@ def tree(db: sqlite3.Connection, root_run: str) -> list[RunRow]:
 def cancel_intent(db: sqlite3.Connection, lineage: Sequence[str]) -> str | None:
     """See `Ledger.cancel_intent`."""
     return intent_of(db.execute, lineage)
+
+
+def news(db: sqlite3.Connection, runs: Sequence[str], since: int | None) -> News:
+    """See `Ledger.news`."""
+    sql = "SELECT run_id, reason FROM cancel WHERE run_id IN (SELECT value FROM json_each(?))"
+    stops = dict(db.execute(sql, (msgspec.json.encode(runs).decode(),)).fetchall()) if runs else {}
+    (last,) = db.execute("SELECT coalesce(max(pos), 0) FROM mail").fetchone()
+    if since is not None and last < since:  # letters were removed together with their threads
+        since = None
+    sql = (
+        "SELECT DISTINCT t.user, t.session, t.thread FROM mail m JOIN thread t ON t.id = m.thread_id"
+        " WHERE m.pos > ? AND m.body IS NOT NULL"
+    )
+    came = db.execute(sql, (since or 0,)).fetchall() if last > (since or 0) else []
+    return News(cursor=last, stops=stops, mail=tuple(ThreadKey(*key) for key in came))
 
 
 def invocation(db: sqlite3.Connection, invocation_id: str) -> InvocationRow | None:

@@ -3,7 +3,7 @@
 import msgspec
 
 from retinue.ledger.port import Ledger
-from retinue.ops import HideThread, PutInvocation, PutMail, PutRequest, PutRun, PutState
+from retinue.ops import HideThread, PutInvocation, PutMail, PutRequest, PutRun, PutState, RequestCancel, TakeMail
 from retinue.rows import ThreadKey
 from retinue.states import InvocationState, RequestState, RunState
 from retinue.testing.conformance.sample import (
@@ -151,6 +151,21 @@ async def tasks_are_listed_by_scope_and_tree_and_found_by_id(ledger: Ledger) -> 
 
 
 @check
+async def news_are_stops_of_the_runs_that_are_named_and_letters_since_a_cursor(ledger: Ledger) -> None:
+    one, two = key_of("one"), key_of("two")
+    await ledger.commit([create(one), create(two), running("run_1", one), running("run_2", two)])
+    news = await ledger.news(["run_1", "run_2"])
+    same((len(news.stops), len(news.mail)), (0, 0))
+    await ledger.commit([RequestCancel("run_2", "enough", "ann", 1), PutMail(one, mail("m1"))])
+    later = await ledger.news(["run_1", "run_2"], since=news.cursor)
+    same((later.stops, later.mail), ({"run_2": "enough"}, (one,)))
+    same((await ledger.news(["run_1"])).stops, {})
+    same((await ledger.news([])).stops, {})
+    await ledger.commit([TakeMail(one, "m1"), PutMail(two, mail("m2"))])
+    same((await ledger.news([], since=later.cursor)).mail, (two,))
+
+
+@check
 async def requests_are_listed_by_tree_root_and_scope(ledger: Ledger) -> None:
     main, other, foreign = key_of(), key_of("other"), key_of(user="ann")
     rows = [
@@ -193,6 +208,7 @@ CHECKS = (
     runs_are_listed_newest_first_and_trees_oldest_first,
     invocations_are_listed_by_parent_tree_and_child,
     tasks_are_listed_by_scope_and_tree_and_found_by_id,
+    news_are_stops_of_the_runs_that_are_named_and_letters_since_a_cursor,
     requests_are_listed_by_tree_root_and_scope,
     tenants_are_apart,
 )

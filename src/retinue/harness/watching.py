@@ -1,0 +1,71 @@
+"""What other processes commit to the same store, seen by this one: stops, answers, steering, ended tasks (M8, D-18).
+
+One look for the whole process, every half second while it drives anything: nothing polls for itself.
+"""
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from retinue.errors import LedgerError
+from retinue.rows import ThreadKey
+
+if TYPE_CHECKING:
+    from retinue.harness.runtime import Runtime
+
+__all__ = ["POLL_SECONDS", "Watcher"]
+
+POLL_SECONDS: Final = 0.5
+
+_log: Final = logging.getLogger("retinue")
+
+
+class Watcher:
+    """Looks for news while runs are driven here, if other processes can write to the ledger."""
+
+    def __init__(self, runtime: "Runtime") -> None:
+        self._runtime = runtime
+        self._task: asyncio.Task[None] | None = None
+        self._cursor: int | None = None
+
+    def watch(self) -> None:
+        """Be looking, as long as something is driven."""
+        if self._runtime.ledger.shared and (self._task is None or self._task.done()):
+            self._task = asyncio.create_task(self._watch(), name="retinue watcher of the ledger")
+
+    async def stop(self) -> None:
+        """Look no more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    async def _watch(self) -> None:
+        runtime = self._runtime
+        while runtime.drivers:
+            await runtime.clock.sleep(POLL_SECONDS)
+            try:
+                await self._look()
+            except LedgerError as error:  # whoever writes to it will say so
+                _log.debug("the ledger could not be looked at: %s", error)
+
+    async def _look(self) -> None:
+        runtime = self._runtime
+        runs = [run_id for tree in runtime.trees.values() for run_id in {tree.root_run, *tree.runs}]
+        news = await runtime.ledger.news(runs, since=self._cursor)
+        self._cursor = news.cursor
+        for run_id, reason in news.stops.items():
+            runtime.asked_to_stop(run_id, reason)
+        for key in news.mail:
+            await self._mail_came(key)
+
+    async def _mail_came(self, key: ThreadKey) -> None:
+        runtime = self._runtime
+        run = runtime.driven_on(key)
+        if run is not None:
+            run.mail_came()
+            return
+        last = await runtime.ledger.last_run(key)
+        tree = None if last is None else runtime.trees.get(last.root)
+        if last is not None and tree is not None:
+            tree.look_again(last.invocations)  # it waits for a person, and those above for it
