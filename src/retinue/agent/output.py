@@ -3,8 +3,6 @@
 A check is a function of the text, the stored schema and, where it is there, the Python type. pydantic is imported at first use.
 """
 
-import hashlib
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, cast
@@ -13,6 +11,7 @@ import msgspec
 
 from retinue.agent.schema_check import Misfit, misfits, node_at
 from retinue.errors import ConfigurationError
+from retinue.ids import sha256_hex
 from retinue.json_text import dumps, mend_all
 from retinue.messages import OutputSpec
 
@@ -139,6 +138,8 @@ def _read(text: str) -> tuple[Any, str]:
 
 
 def _decoded(text: str) -> tuple[Any, str]:
+    import json
+
     try:
         return msgspec.json.decode(text), ""
     except (msgspec.DecodeError, UnicodeEncodeError) as error:
@@ -236,6 +237,8 @@ def _value_at(plain: Any, path: Sequence[str | int]) -> Any:
 
 def _spec(declared: Any, schema: Mapping[str, Any]) -> OutputSpec:
     """The schema as it is sent and stored: of type object, without titles, with closed objects."""
+    import json
+
     from retinue.tools.forms import without_titles
 
     plain = cast("dict[str, Any]", _closed(without_titles(schema)))
@@ -250,7 +253,7 @@ def _spec(declared: Any, schema: Mapping[str, Any]) -> OutputSpec:
         plain = {"type": "object", "properties": {WRAP: plain}, "required": [WRAP], "additionalProperties": False}
     if definitions:
         plain["$defs"] = definitions
-    digest = hashlib.sha256(msgspec.json.encode([plain, wrapped], order="sorted")).hexdigest()[:16]
+    digest = sha256_hex(msgspec.json.encode([plain, wrapped], order="sorted"))[:16]
     return OutputSpec(name=_name(declared), schema=plain, digest=digest, wrapped=wrapped)
 
 

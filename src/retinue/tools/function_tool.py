@@ -3,7 +3,6 @@
 import asyncio
 import functools
 import inspect
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -82,6 +81,8 @@ class ToolDeclaration:
 
     def main_value(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
         """The main argument as text, after its default and its conversion (`5.0` for an `int` is 5); none if it does not fit."""
+        import json
+
         name = self.flags.main_argument
         parameter = next((one for one in self.signature.parameters if one.name == name), None)
         if parameter is None:
