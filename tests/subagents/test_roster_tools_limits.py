@@ -1,4 +1,4 @@
-"""What bounds children on the roster: time, depth, number, rules; and what reaches them of the context."""
+"""What bounds children on the roster: time, depth, number, rules."""
 
 import re
 from collections.abc import Callable
@@ -233,18 +233,6 @@ async def test_a_forged_call_of_a_hidden_tool_is_refused_without_a_child() -> No
 
 
 @pytest.mark.contract("D-30")
-@pytest.mark.case("B021", "B057", "B047")
-async def test_a_tree_has_a_limit_of_children_and_the_refusal_names_the_setting() -> None:
-    model = RecordingModel({"parent": [calls(*(spawn(task="x") for _ in range(5))), "ok"], "helper": ["Done."]})
-    async with parent(model, limits=Limits(max_tree_children=3)) as agent:
-        await agent.run("Go.", context=HERE)
-        assert len((await agent.threads.graph("s")).runtime_children) == 3
-    results = results_of(model.asked("parent")[1])
-    assert ["reply:" in text for text in results] == [True, True, True, False, False]
-    assert "`Limits(max_tree_children=…)` is 3" in results[-1]
-
-
-@pytest.mark.contract("D-30")
 async def test_children_without_a_task_count_too() -> None:
     model = RecordingModel({"parent": [calls(*(spawn() for _ in range(5))), "ok"]})
     async with parent(model, limits=Limits(max_tree_children=3)) as agent:
@@ -276,31 +264,6 @@ async def test_more_than_so_many_children_at_once_queue() -> None:
     assert most == 2
     assert clock.monotonic() == 4
     assert len(model.asked("helper")) == 7
-
-
-@pytest.mark.contract("A-25", "D-12")
-@pytest.mark.case("B004", "HPD-41", "AS-25")
-async def test_the_context_of_the_parent_reaches_a_child_and_nothing_leaks_back() -> None:
-    seen: list[tuple[str, str, object, bool]] = []
-    attributes: dict[str, object] = {"db": object(), "n": [1]}
-
-    from retinue import ToolContext
-
-    async def look(context: ToolContext) -> str:
-        """Look."""
-        seen.append((context.user_id, context.session_id, context.get("db"), context.get("db") is attributes["db"]))
-        return "seen"
-
-    model = RecordingModel(
-        {"parent": [calls(("look", {}), spawn(task="x")), "ok"], "helper": [calls(("look", {})), "Done."]},
-    )
-    agent = parent(model, tools=[look])
-    context = RuntimeContext(user_id="alice", session_id="s", attributes=attributes)
-    await agent.run("Go.", context=context)
-    assert [(user, same) for user, _session, _db, same in seen] == [("alice", True), ("alice", True)]
-    assert seen[0][1] == "s"
-    assert seen[1][1].startswith("sub-")
-    assert list(attributes) == ["db", "n"]
 
 
 @pytest.mark.contract("A-01")
