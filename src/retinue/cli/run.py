@@ -46,10 +46,14 @@ def run_task(
 ) -> Exit:
     """Run a task to its end. See `retinue run --help`."""
     from retinue.config import PermissionRules, RuntimeContext
+    from retinue.workspace.names import as_text
 
-    text = _task(task)
+    text = _piped() if task == "-" else as_text(task)
+    if not text.strip():
+        raise ConfigurationError("the task is empty", remedy="write what is to be done, or pass `-` and write it to stdin")
     named = choose_model(model, workspace)
-    rules = PermissionRules(allow=allow, ask=ask, deny=deny)
+    typed = {"allow": allow, "ask": ask, "deny": deny}
+    rules = PermissionRules(**{name: [as_text(one) for one in given] for name, given in typed.items()})
     viewer = choose_viewer(as_json=as_json, quiet=quiet, describe=EventLines().describe)
     context = RuntimeContext(session_id=session, thread_id=thread)
 
@@ -69,11 +73,11 @@ def run_task(
     return run_async(work)
 
 
-def _task(task: str) -> str:
-    text = sys.stdin.read() if task == "-" else task
-    if not text.strip():
-        raise ConfigurationError("the task is empty", remedy="write what is to be done, or pass `-` and write it to stdin")
-    return text
+def _piped() -> str:
+    reconfigure = getattr(sys.stdin, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(encoding="utf-8", errors="surrogateescape")  # whatever the locale says
+    return sys.stdin.read()
 
 
 async def trusted_agent(

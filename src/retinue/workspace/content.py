@@ -7,6 +7,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 from retinue.config import Verdict
 from retinue.workspace.errors import FileError
+from retinue.workspace.names import as_text, to_system
 from retinue.workspace.paths import shown
 from retinue.workspace.root import Opened, Root
 
@@ -50,8 +51,9 @@ def scan(tree: Root, opened: Opened) -> list[FileInfo]:
     found: list[FileInfo] = []
     with os.scandir(opened.fd) as entries:
         for entry in entries:
-            path = entry.name if opened.path == "." else f"{opened.path}/{entry.name}"
-            if tree.protection(path, writing=False) is Verdict.DENY or _is_temporary(entry.name):
+            name = as_text(entry.name)
+            path = name if opened.path == "." else f"{opened.path}/{name}"
+            if tree.protection(path, writing=False) is Verdict.DENY or _is_temporary(name):
                 continue
             try:
                 info = entry.stat(follow_symlinks=False)
@@ -116,7 +118,7 @@ def replace_file(folder: int, name: str, data: bytes, before: os.stat_result | N
             os.close(fd)
         if before is not None and _version(_existing(folder, name, path)) != _version(before):
             raise ChangedMeanwhile
-        os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        os.replace(temporary.encode(), to_system(name), src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary, dir_fd=folder)
@@ -127,7 +129,7 @@ def replace_file(folder: int, name: str, data: bytes, before: os.stat_result | N
 def _existing(folder: int, name: str, path: str) -> os.stat_result | None:
     """What has this name now; refused if it is neither a file nor a link."""
     try:
-        info = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        info = os.stat(to_system(name), dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
         return None
     if kind_of(info.st_mode) in ("directory", "other"):

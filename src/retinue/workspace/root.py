@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from retinue.config import Verdict
 from retinue.errors import ConfigurationError
 from retinue.workspace.errors import FileError
+from retinue.workspace.names import as_text, to_system
 from retinue.workspace.opening import PATH_ONLY, Opener, default_opener, real_path
 from retinue.workspace.paths import normalise, shown
 from retinue.workspace.protect import STATE_DIR, Reserved, folded, is_reserved, protection
@@ -54,7 +55,7 @@ class Root:
             )
         self._files: frozenset[str] = frozenset()
         self._reserved: tuple[Reserved, ...] = ()
-        self._spellings: Sequence[str] = tuple(dict.fromkeys((str(self.path), os.path.abspath(path))))
+        self._spellings: Sequence[str] = tuple(dict.fromkeys(as_text(one) for one in (str(self.path), os.path.abspath(path))))
         try:
             fd = os.open(self.path, _ROOT_FLAGS)
         except OSError as error:
@@ -84,7 +85,7 @@ class Root:
                 raise ConfigurationError(
                     f"`{self.path}` belongs to the ledger `{place}`", code="invalid_workspace", remedy="choose another folder"
                 )
-            relative = os.path.relpath(place, self.path)
+            relative = as_text(os.path.relpath(place, self.path))
             if relative.partition("/")[0] != "..":
                 inside.append(folded(relative))
         self._files |= new
@@ -186,7 +187,7 @@ class Root:
                     step = self.opener.open(current, name, _FOLDER, links=False)
                 except FileNotFoundError:
                     try:
-                        os.mkdir(name, dir_fd=current)
+                        os.mkdir(to_system(name), dir_fd=current)
                     except FileExistsError:  # somebody else was faster
                         pass
                     step = self.opener.open(current, name, _FOLDER, links=False)
@@ -266,7 +267,7 @@ class Root:
         except OSError:
             return []
         try:
-            return os.listdir(fd)
+            return [as_text(name) for name in os.listdir(fd)]
         finally:
             os.close(fd)
 
