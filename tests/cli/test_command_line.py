@@ -269,6 +269,7 @@ async def test_a_stopped_process_can_be_taken_over_and_writes_nothing_more(comma
         (("run", " ", "--model", "openai:x"), 2, "the task is empty"),
         (("run", "Go.", "--model", "openai:x", "--allow", "x("), 2, "permission rule"),
         (("run", "Go.", "--model", "openai:x", "--workspace", "missing"), 2, "missing"),
+        (("run", "Go.", "--model", "openai:x", "--ledger", "missing/l.db"), 2, "correct the path, or make the folder first"),
         (("run", "Go.", "--model", "openai:x", "--session", "a/b"), 2, "`a/b` is not valid"),
         (("run", "--frobnicate"), 2, "No such option"),
         (("resume", "run_nothing"), 2, "no ledger"),
