@@ -27,7 +27,8 @@ from retinue.workspace.content import (
 from retinue.workspace.errors import FileError
 from retinue.workspace.opening import Opener
 from retinue.workspace.paths import shown
-from retinue.workspace.root import Opened, Root, explain, protected_error
+from retinue.workspace.refusals import explain, protected_error
+from retinue.workspace.root import Opened, Root
 
 __all__ = ["WorkspaceFiles", "Written"]
 

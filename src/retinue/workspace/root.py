@@ -19,8 +19,9 @@ from retinue.workspace.names import as_text, to_system
 from retinue.workspace.opening import PATH_ONLY, Opener, default_opener, real_path
 from retinue.workspace.paths import normalise, shown
 from retinue.workspace.protect import STATE_DIR, Reserved, folded, is_reserved, protection
+from retinue.workspace.refusals import protected_error, root_changed
 
-__all__ = ["Opened", "Root", "explain", "protected_error"]
+__all__ = ["Opened", "Root"]
 
 _ROOT_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDER: Final = os.O_DIRECTORY | (PATH_ONLY or os.O_RDONLY)
@@ -113,10 +114,10 @@ class Root:
         try:
             fd = os.open(self.path, _ROOT_FLAGS)
         except OSError as error:
-            raise _root_changed(f"cannot be opened any more ({error.strerror})") from error
+            raise root_changed(f"cannot be opened any more ({error.strerror})") from error
         try:
             if _identity(os.fstat(fd)) != self._identity:
-                raise _root_changed("has been replaced by another one")
+                raise root_changed("has been replaced by another one")
             yield fd
         finally:
             os.close(fd)
@@ -293,42 +294,6 @@ def _beside(files: Iterable[str]) -> Iterator[os.stat_result]:
                 yield os.stat(path)
             except OSError:  # gone meanwhile
                 continue
-
-
-def protected_error(path: str, what: str) -> FileError:
-    """The refusal of a protected path."""
-    return FileError(
-        f"{shown(path)} is {what}, which no tool may read or change", code="protected", remedy="do without it, do not retry"
-    )
-
-
-def _root_changed(how: str) -> FileError:
-    return FileError(f"the workspace folder {how}", code="changed", remedy="stop, and tell the user")
-
-
-def explain(error: OSError, path: str, *, remedy: str | None = None) -> FileError:
-    """An error of the system in words for a model."""
-    name = shown(path)
-    match error.errno:
-        case errno.ENOENT:
-            return FileError(f"{name} does not exist", code="missing", remedy=remedy or "use `list_files` to see what there is")
-        case errno.EXDEV:
-            text = f"{name} leads out of the workspace through a link"
-            return FileError(text, code="outside", remedy="use files inside of the workspace")
-        case errno.ELOOP | errno.EMLINK:
-            text = f"{name} goes through a symbolic link that is not followed"
-            return FileError(text, code="outside", remedy="use the path of the file itself")
-        case errno.ENOTDIR | errno.EEXIST:
-            return FileError(f"a part of {name} is not a folder", code="not_a_directory", remedy="correct the path")
-        case errno.EISDIR:
-            return FileError(f"{name} is a folder", code="not_a_file", remedy="name a file in it")
-        case errno.ENXIO | errno.ENODEV:
-            return FileError(f"{name} is not a regular file", code="not_a_file", remedy="name another file")
-        case errno.EACCES | errno.EPERM | errno.EROFS:
-            text = f"{name} cannot be accessed: {error.strerror}"
-            return FileError(text, remedy="do without it, or tell the user")
-        case _:
-            return FileError(f"{name}: {error.strerror or error}", remedy="tell the user if it happens again")
 
 
 def _identity(info: os.stat_result) -> tuple[int, int]:
