@@ -92,7 +92,7 @@ async def trusted_agent(
 ) -> "HarnessAgent":
     """A built agent for a workspace; agent files that nobody has confirmed are confirmed here first (D-23)."""
     from retinue.harness import HarnessAgent
-    from retinue.harness.harness_agent import UNKNOWN_TOOL
+    from retinue.harness.mistaken import UNKNOWN_TOOL
 
     agent = HarnessAgent(
         name,

@@ -37,6 +37,7 @@ from retinue.harness.checks import (
     ledger_files,
 )
 from retinue.harness.driving import Driver
+from retinue.harness.mistaken import mistaken_names
 from retinue.harness.requests import request_view
 from retinue.harness.results import RunResult
 from retinue.harness.running import Started, begin, checked, go_on
@@ -52,6 +53,7 @@ from retinue.models.port import ChatModel
 from retinue.rows import RunRow, ThreadKey
 from retinue.states import RequestState
 from retinue.subagents.declaration import SubAgent
+from retinue.subagents.diagnostics import Diagnostic
 from retinue.subagents.equipment import Equipment, assemble, check_supported
 from retinue.subagents.lookup import check_children, child_definition
 from retinue.subagents.registry import Roster, merge_subagents
@@ -86,6 +88,9 @@ class Agent:
     Raises:
         ConfigurationError: names that clash or are not valid, declarations that cannot work (D-27).
     """
+
+    _builtin_names: Sequence[str] = ()
+    """The file tools that its tree may have."""
 
     def __init__(
         self,
@@ -144,6 +149,9 @@ class Agent:
         self._own_runtime = runtime is None
         self._entered = False
         self._built = False
+        self.diagnostics: tuple[Diagnostic, ...] = ()
+        """What is wrong with its declarations and rules, though it can run: found when it is built, and for each run."""
+        self._reported: set[str] = set()
         self._definition: AgentDefinition | None = None
         self.on_request = on_request
         self.runtime = runtime or Runtime(ledger=ledger, limits=limits, models=models)
@@ -210,6 +218,7 @@ class Agent:
         return assemble(replace(equipment, rules=(stored, *equipment.rules), labels=(self.name, *equipment.labels)))
 
     def _equipment(self, context: RuntimeContext | None, *, model: ChatModel | None = None) -> Equipment:
+        roster = self._roster(context, own=model is None)
         model = model or self._resolved_model()
         return Equipment(
             agent_id=self.name,
@@ -223,7 +232,7 @@ class Agent:
             labels=(self.name,),
             middleware=self._middleware,
             capabilities=self._capabilities,
-            roster=self._roster(context),
+            roster=roster,
             ceiling=self.limits.max_depth,
             reserved=ledger_files(self.runtime.ledger),
             leaf=self._leaf is True or self._disable_subagents,
@@ -233,8 +242,25 @@ class Agent:
     def _form(self, output: Any) -> OutputType | Unset | None:
         return UNSET if output is UNSET else self.runtime.output(output)
 
-    def _roster(self, context: RuntimeContext | None) -> Roster:
-        return merge_subagents(code=self._on_roster).roster
+    def _roster(self, context: RuntimeContext | None, *, own: bool) -> Roster:
+        """What it can delegate to. What is wrong with that, and with names of tools, is in `diagnostics`, and logged once.
+
+        `own`: it is the root of its tree. As somebody's child it has tools that are not known here.
+        """
+        roster, found = self._found(context)
+        if own:
+            rules = self._permissions or PermissionRules()
+            found = (*found, *mistaken_names(self._capabilities, roster, rules, builtin=self._builtin_names))
+        self.diagnostics = tuple(found)
+        for diagnostic in self.diagnostics:
+            if str(diagnostic) not in self._reported:
+                self._reported.add(str(diagnostic))
+                _log.warning("%s", diagnostic)
+        return roster
+
+    def _found(self, context: RuntimeContext | None) -> tuple[Roster, Sequence[Diagnostic]]:
+        """The roster, and what its sources have to say."""
+        return merge_subagents(code=self._on_roster).roster, ()
 
     def _resolved_model(self) -> ChatModel:
         if self._model is None:
