@@ -20,7 +20,7 @@ IMAGE_TYPES: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")
 """What is taken wherever images are taken."""
 PDF: Final = "application/pdf"
 
-_MEDIA_TYPE: Final = re.compile(r"[a-z0-9][a-z0-9!#$&^_.+-]{0,126}/[a-z0-9][a-z0-9!#$&^_.+-]{0,126}")
+_MEDIA_TYPE: Final = r"[a-z0-9][a-z0-9!#$&^_.+-]{0,126}/[a-z0-9][a-z0-9!#$&^_.+-]{0,126}"
 _LONGEST_NAME: Final = 100
 _HEAD: Final = 1_024
 """How far into a file its kind is looked for: a PDF may begin with other bytes."""
@@ -189,7 +189,7 @@ def _read(what: str, source: str | PathLike[str] | bytes | bytearray | memoryvie
 def _checked_type(what: str, data: bytes, media_type: str | None, name: str, *, images_only: bool) -> str:
     """The media type that holds: given, found in the content, or told by the name."""
     found = _found_type(data)
-    if media_type is not None and (not isinstance(media_type, str) or not _MEDIA_TYPE.fullmatch(media_type)):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if media_type is not None and (not isinstance(media_type, str) or not re.fullmatch(_MEDIA_TYPE, media_type)):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise _invalid(f"`media_type` of {_called(what, name)} is `{media_type!r:.60}`", 'write it like `"application/pdf"`')
     said = media_type or found or _BY_SUFFIX.get(Path(name).suffix.lower())
     if images_only and said not in IMAGE_TYPES:

@@ -4,10 +4,10 @@ import re
 from collections.abc import Callable
 
 import pytest
-from retinue.messages import AssistantMessage
 
 from retinue import Agent, RuntimeContext, SubAgent, ToolHarness
 from retinue.events import ToolCallResultEvent
+from retinue.messages import AssistantMessage
 from retinue.testing import Recorded, StrictProvider, calls
 
 pytestmark = pytest.mark.anyio

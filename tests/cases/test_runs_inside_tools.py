@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from retinue.messages import ToolResult
 
 from retinue import Agent, ConfigurationError, Limits, PermissionRules, RuntimeContext
+from retinue.messages import ToolResult
 from retinue.models.port import ModelRequest
 from retinue.testing import Recorded, RecordingModel, StrictProvider, calls, messages_of
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from retinue.messages import AssistantMessage, ToolResult, UserMessage
 
 from retinue import Agent, Limits, RuntimeContext, SubAgent, ToolHarness
+from retinue.messages import AssistantMessage, ToolResult, UserMessage
 from retinue.testing import Recorded, StrictProvider, calls
 
 pytestmark = pytest.mark.anyio

@@ -5,10 +5,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from retinue.rows import InvocationRow
-from retinue.states import InvocationState
 
 from retinue import Agent, PermissionRules, RuntimeContext, SubAgent
+from retinue.rows import InvocationRow
+from retinue.states import InvocationState
 from retinue.testing import StrictProvider, VirtualClock, calls
 
 pytestmark = pytest.mark.anyio

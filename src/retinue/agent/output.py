@@ -5,15 +5,17 @@ A check is a function of the text, the stored schema and, where it is there, the
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
-from retinue.agent.schema_check import Misfit, misfits, node_at
 from retinue.errors import ConfigurationError
 from retinue.ids import sha256_hex
 from retinue.json_text import dumps, mend_all
 from retinue.messages import OutputSpec
+
+if TYPE_CHECKING:
+    from retinue.agent.schema_check import Misfit
 
 __all__ = ["WRAP", "Checked", "OutputType", "check_answer", "give_back"]
 
@@ -22,8 +24,8 @@ WRAP: Final = "value"
 
 MAX_FAULTS: Final = 10
 
-_FENCE: Final = re.compile(r"```[\w+-]*[ \t]*\r?\n(.*?)```", re.DOTALL)
-_NOT_NAME: Final = re.compile(r"[^A-Za-z0-9_-]+")
+_FENCE: Final = r"(?s)```[\w+-]*[ \t]*\r?\n(.*?)```"
+_NOT_NAME: Final = r"[^A-Za-z0-9_-]+"
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +40,7 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Misfits(Exception):
-    def __init__(self, found: Sequence[Misfit]) -> None:
+    def __init__(self, found: "Sequence[Misfit]") -> None:
         super().__init__()
         self.found = found
 
@@ -131,7 +133,7 @@ def _read(text: str) -> tuple[Any, str]:
     stripped = text.strip().removeprefix("\ufeff")
     value, fault = _decoded(stripped)
     if fault:
-        blocks = _FENCE.findall(stripped)
+        blocks = re.findall(_FENCE, stripped)
         if len(blocks) == 1:
             return _decoded(blocks[0].strip())
     return value, fault
@@ -160,6 +162,8 @@ def _no_constant(name: str) -> Any:
 
 
 def _by_schema(spec: OutputSpec) -> Callable[[Any], Any]:
+    from retinue.agent.schema_check import misfits
+
     schema: Mapping[str, Any] = spec.schema
     if spec.wrapped:
         schema = {**schema["properties"][WRAP], "$defs": schema.get("$defs", {})}
@@ -172,7 +176,8 @@ def _by_schema(spec: OutputSpec) -> Callable[[Any], Any]:
     return parse
 
 
-def _explained(spec: OutputSpec, found: Sequence[Misfit]) -> str:
+def _explained(spec: OutputSpec, found: "Sequence[Misfit]") -> str:
+    from retinue.agent.schema_check import node_at
     from retinue.tools.forms import form_of, lowered, shown
 
     inner: Mapping[str, Any] = spec.schema
@@ -196,6 +201,8 @@ def _explained(spec: OutputSpec, found: Sequence[Misfit]) -> str:
 def _of_pydantic(declared: Any) -> tuple[dict[str, Any], Callable[[Any], Any]]:
     from pydantic import TypeAdapter, ValidationError
 
+    from retinue.agent.schema_check import Misfit
+
     if not (isinstance(declared, type) or hasattr(declared, "__origin__") or hasattr(declared, "__args__")):
         raise TypeError("it is no type")
     adapter = TypeAdapter[Any](declared)
@@ -212,6 +219,8 @@ def _of_pydantic(declared: Any) -> tuple[dict[str, Any], Callable[[Any], Any]]:
 
 
 def _of_msgspec(declared: Any) -> tuple[dict[str, Any], Callable[[Any], Any]]:
+    from retinue.agent.schema_check import Misfit
+
     schema = msgspec.json.schema(declared)
     decoder = msgspec.json.Decoder[Any](declared)
 
@@ -261,7 +270,7 @@ def _name(declared: Any) -> str:
     if hasattr(declared, "__metadata__"):  # Annotated
         declared = declared.__origin__
     text: str = declared.__name__ if isinstance(declared, type) else re.sub(r"(\w+\.)+(?=\w)", "", str(declared))
-    return _NOT_NAME.sub("_", text).strip("_")[:60] or "answer"
+    return re.sub(_NOT_NAME, "_", text).strip("_")[:60] or "answer"
 
 
 def _closed(node: Any) -> Any:

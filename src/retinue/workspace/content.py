@@ -3,7 +3,9 @@
 import contextlib
 import os
 import stat
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, TypeAlias
+
+import msgspec
 
 from retinue.config import Verdict
 from retinue.workspace.errors import FileError
@@ -34,7 +36,7 @@ MAX_BYTES: Final = 10 * 1024 * 1024
 _SNIFFED: Final = 8_192
 
 
-class FileInfo(NamedTuple):
+class FileInfo(msgspec.Struct, frozen=True):
     """A file or folder: its path relative to the root, what it is, its size in bytes (0 for folders)."""
 
     path: str
@@ -60,7 +62,7 @@ def scan(tree: Root, opened: Opened) -> list[FileInfo]:
             except FileNotFoundError:  # gone meanwhile
                 continue
             found.append(FileInfo(path, kind_of(info.st_mode), size_of(info)))
-    return sorted(found)
+    return sorted(found, key=lambda one: one.path)
 
 
 def read_opened(opened: Opened, path: str, max_bytes: int) -> bytes:

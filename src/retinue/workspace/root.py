@@ -10,7 +10,9 @@ import stat
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from retinue.config import Verdict
 from retinue.errors import ConfigurationError
@@ -30,7 +32,7 @@ _STRICTNESS: Final = (Verdict.ALLOW, Verdict.ASK, Verdict.DENY)
 _MAX_STATE_FILES: Final = 20_000
 
 
-class Opened(NamedTuple):
+class Opened(msgspec.Struct, frozen=True):
     """An open descriptor, where it really is (relative to the root), and what it is."""
 
     fd: int
