@@ -176,7 +176,7 @@ def test_its_name_is_taken() -> None:
         return id
 
     with pytest.raises(ConfigurationError) as caught:
-        Agent("a", model=RecordingModel(["x"]), tools=[read_result]).definition(None)
+        Agent("a", model=RecordingModel(["x"]), tools=[read_result])._defined(None)
     assert caught.value.code == "duplicate_name"
 
 

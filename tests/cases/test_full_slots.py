@@ -30,7 +30,7 @@ async def test_children_that_have_ended_hold_no_slot_and_a_spawn_beside_full_one
         gates = [provider.hold(agent="helper") for _ in range(3)]
         wrap_up.release()
         await asyncio.gather(*(gate.arrived.wait() for gate in gates[:2]))
-        assert [tree.slots.queued for tree in agent.own_trees] == [1]
+        assert [tree.slots.queued for tree in agent._own_trees] == [1]
         gates[0].release()
         await gates[2].arrived.wait()
         for gate in gates[1:]:

@@ -120,7 +120,7 @@ class HarnessAgent(Agent):
     def _check_trust(self) -> None:
         if self._trusted or self.workspace.is_trusted():
             return
-        found = self.agent_files()
+        found = self._agent_files()
         if found:
             names = ", ".join(f"`{path.relative_to(self.workspace.root)}`" for path in found[:5])
             more = f" and {len(found) - 5} more" if len(found) > 5 else ""
@@ -129,13 +129,13 @@ class HarnessAgent(Agent):
                 remedy="look at them, then confirm with `retinue run --trust`",
             )
 
-    def agent_files(self) -> list[Path]:
+    def _agent_files(self) -> list[Path]:
         """The files of the workspace that tell agents what to do: `AGENTS.md`, `subagents/*.md`, and those of users."""
         root = self.workspace.root
         declared = (*sorted(self.workspace.subagents_dir.glob("*.md")), *sorted(root.glob("*/subagents/*.md")))
         return [path for path in (self.workspace.instructions_path, *declared) if path.is_file()]
 
-    def definition(self, context: RuntimeContext | None) -> AgentDefinition:
+    def _defined(self, context: RuntimeContext | None) -> AgentDefinition:
         """The agent as it runs now: the workspace's files are read for each run, and so is whether it may use them."""
         self._check_trust()
         return assemble(self._equipment(context))
