@@ -59,6 +59,14 @@ def test_the_table_of_floors_in_the_docs_is_the_one_that_is_checked() -> None:
     assert [set(re.findall(r"`(\w+)`", row)) for row in rows] == checked
 
 
+def test_the_files_that_the_docs_name_are_there_and_none_of_the_run_loop_is_forgotten() -> None:
+    named = set(re.findall(r"`((?:agent|cli)/\w+\.py)`", (ROOT / "docs" / "architecture.md").read_text()))
+    package = ROOT / "src" / "retinue"
+    assert sorted(name for name in named if not (package / name).exists()) == []
+    there = {f"agent/{file.name}" for file in (package / "agent").glob("*.py")}
+    assert sorted(there - named) == ["agent/__init__.py"], "say in docs/architecture.md what it is for"
+
+
 def test_each_contract_is_tried_below() -> None:
     configured = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     assert {contract["name"] for contract in configured} == {FLOORS, LEDGER, KIT, PRODUCT}

@@ -163,6 +163,24 @@ def test_the_package_can_be_looked_at() -> None:
     assert "class RunResult" in pydoc.render_doc(retinue, renderer=pydoc.plaintext)
 
 
+MEMBERS: Final = {
+    "Agent": "answer build cancel close close_sync diagnostics name permissions requests resume resume_stream run run_sync"
+    " runtime stream threads",
+    "HarnessAgent": "answer build cancel close close_sync diagnostics name permissions requests resume resume_stream run run_sync"
+    " runtime stream threads workspace",
+    "Runtime": "clock close close_sync ledger limits open",
+}
+"""What the objects that run agents show. The rest is for the harness itself, and may change."""
+
+
+def test_agents_and_runtimes_show_what_is_for_users_and_nothing_else(tmp_path: Path) -> None:
+    agent = retinue.Agent("a")
+    harness = retinue.HarnessAgent("h", workspace=tmp_path)
+    for one in (agent, harness, agent.runtime):
+        shown = sorted(name for name in dir(one) if not name.startswith("_"))
+        assert shown == MEMBERS[type(one).__name__].split()
+
+
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="`Agnet`"):
         _ = retinue.Agnet  # type: ignore[attr-defined]

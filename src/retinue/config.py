@@ -139,11 +139,11 @@ class Limits(Value, frozen=True, kw_only=True):
     """Limits of a tree, on by default (D-30). A refusal names the setting.
 
     `max_children` is how many children may be at work at once (the rest queue), `max_tree_children` how many there may be
-    in the whole tree, `max_depth` how deep it may be, `stop_grace` (seconds) how long a cancel waits for what is running,
-    `tool_threads` how many synchronous tools run at once, `max_result_characters` how much of one result stands in a
-    conversation (the rest is stored, and `read_result` pages through it), `max_media_bytes` how large one picture or file
-    may be, `max_output_repairs` how often an answer that does not have the form asked for (`output=Type`) is given back to
-    the model (0: never).
+    in the whole tree, `max_depth` how deep it may be (0: nothing is delegated), `stop_grace` (seconds) how long a cancel waits
+    for what is running, `tool_threads` how many synchronous tools run at once, `max_result_characters` how much of one result
+    stands in a conversation (the rest is stored, and `read_result` pages through it), `max_media_bytes` how large one picture
+    or file may be, `max_output_repairs` how often an answer that does not have the form asked for (`output=Type`) is given
+    back to the model (0: never).
     """
 
     max_children: int = 16

@@ -44,7 +44,14 @@ class RetinueError(Exception):
         self.remedy = remedy
 
     def __str__(self) -> str:
-        return f"{self.message}. {self.remedy[0].upper()}{self.remedy[1:]}." if self.remedy else self.message
+        if not self.remedy:
+            return self.message
+        return f"{_closed(self.message)} {_closed(self.remedy[0].upper() + self.remedy[1:])}"
+
+
+def _closed(sentence: str) -> str:
+    """With the one mark at its end that it needs."""
+    return sentence if sentence.endswith((".", "?", "!", "…")) else f"{sentence}."
 
 
 class ConfigurationError(RetinueError):

@@ -5,12 +5,15 @@ and ids sort by time. Ids that people choose (agents, sessions, threads, tools) 
 """
 
 import os
-import random
 import re
 import time
-from typing import Final, Literal, cast
+from functools import cache
+from typing import TYPE_CHECKING, Final, Literal, cast
 
 from retinue.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from random import Random
 
 __all__ = [
     "AGENT_KEY",
@@ -25,6 +28,7 @@ __all__ = [
     "new_agent_key",
     "new_id",
     "new_sub_session",
+    "sha256_hex",
     "tool_child_thread",
     "uuid7_hex",
 ]
@@ -50,15 +54,30 @@ _HEX: Final = re.compile(r"[0-9a-f]{32}")
 _TOOL_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
 
-_random: Final = random.Random()  # seeded by the system; ids name things, they guard nothing
-os.register_at_fork(after_in_child=_random.seed)
 _FIXED: Final = (0x7 << 76) | (0x2 << 62)
 _FREE: Final = ((1 << 80) - 1) & ~(0xF << 76) & ~(0x3 << 62)
 
 
+def sha256_hex(data: bytes) -> str:
+    """The SHA-256 of some bytes: the name under which they are stored."""
+    from hashlib import sha256  # loads OpenSSL: with the first thing that is hashed, not at import
+
+    return sha256(data).hexdigest()
+
+
+@cache
+def _random() -> "Random":
+    """Seeded by the system, and again in a forked process: ids name things, they guard nothing."""
+    from random import Random
+
+    made = Random()
+    os.register_at_fork(after_in_child=made.seed)
+    return made
+
+
 def uuid7_hex() -> str:
     """A UUIDv7 (RFC 9562) as 32 hex digits: 48 bits of milliseconds, then random bits."""
-    return f"{((time.time_ns() // 1_000_000) << 80) | (_random.getrandbits(80) & _FREE) | _FIXED:032x}"
+    return f"{((time.time_ns() // 1_000_000) << 80) | (_random().getrandbits(80) & _FREE) | _FIXED:032x}"
 
 
 def new_id(kind: IdKind) -> str:

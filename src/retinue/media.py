@@ -4,15 +4,14 @@ What is stored is a `MediaRef` beside the text, and the bytes once as a blob. In
 such as `[image photo.png, 120 kB]`: whoever sees only the text sees that, and a wire puts the bytes where the line is.
 """
 
-import hashlib
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from os import PathLike, fsdecode
 from pathlib import Path
 from typing import ClassVar, Final, TypeAlias
 
 from retinue.errors import ConfigurationError
+from retinue.ids import sha256_hex
 from retinue.messages import MediaRef
 
 __all__ = ["IMAGE_TYPES", "PDF", "File", "Image", "Input", "Media", "composed", "placed", "within"]
@@ -21,7 +20,7 @@ IMAGE_TYPES: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")
 """What is taken wherever images are taken."""
 PDF: Final = "application/pdf"
 
-_MEDIA_TYPE: Final = re.compile(r"[a-z0-9][a-z0-9!#$&^_.+-]{0,126}/[a-z0-9][a-z0-9!#$&^_.+-]{0,126}")
+_MEDIA_TYPE: Final = r"[a-z0-9][a-z0-9!#$&^_.+-]{0,126}/[a-z0-9][a-z0-9!#$&^_.+-]{0,126}"
 _LONGEST_NAME: Final = 100
 _HEAD: Final = 1_024
 """How far into a file its kind is looked for: a PDF may begin with other bytes."""
@@ -47,7 +46,6 @@ _BY_SUFFIX: Final = {
 """Our own table: that of the system says something else on each machine."""
 
 
-@dataclass(frozen=True, slots=True, init=False)
 class Media:
     """Bytes with a media type and a name. Use `Image` or `File`.
 
@@ -61,12 +59,14 @@ class Media:
             provider takes would stay in its conversation and fail every turn, so it is refused where it is given.
     """
 
+    __slots__ = ("data", "digest", "media_type", "name")
+
     images_only: ClassVar[bool] = False
 
-    data: bytes = field(repr=False)
-    media_type: str
-    name: str
-    digest: str = field(repr=False)
+    data: Final[bytes]
+    media_type: Final[str]
+    name: Final[str]
+    digest: Final[str]
     """The SHA-256 of the bytes."""
 
     def __init__(
@@ -81,26 +81,47 @@ class Media:
         name = _plain_name(found if name is None else name)
         if not data:
             raise _invalid(f"{_called(what, name)} is empty", "give it some bytes")
-        object.__setattr__(self, "data", data)
-        object.__setattr__(self, "media_type", _checked_type(what, data, media_type, name, images_only=self.images_only))
-        object.__setattr__(self, "name", name)
-        object.__setattr__(self, "digest", hashlib.sha256(data).hexdigest())
+        self.data = data
+        self.media_type = _checked_type(what, data, media_type, name, images_only=self.images_only)
+        self.name = name
+        self.digest = sha256_hex(data)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if hasattr(self, name):
+            raise AttributeError(f"`{type(self).__name__}` is immutable: `{name}` cannot be set")
+        object.__setattr__(self, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"`{type(self).__name__}` is immutable: `{name}` cannot be deleted")
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return (self.digest, self.media_type, self.name) == (other.digest, other.media_type, other.name)
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.digest, self.media_type, self.name))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(media_type={self.media_type!r}, name={self.name!r})"
 
     def ref(self) -> MediaRef:
         """What is stored in its place."""
         return MediaRef(digest=self.digest, media_type=self.media_type, size=len(self.data), name=self.name)
 
 
-@dataclass(frozen=True, slots=True, init=False)
 class Image(Media):
     """A picture: PNG, JPEG, GIF or WebP. `Image("photo.png")`, `Image(data)`; see `Media`."""
+
+    __slots__ = ()
 
     images_only: ClassVar[bool] = True
 
 
-@dataclass(frozen=True, slots=True, init=False)
 class File(Media):
     """A file: `File("report.pdf")`, `File(data, media_type="application/pdf")`; see `Media`. Most models take PDF at most."""
+
+    __slots__ = ()
 
 
 Input: TypeAlias = str | Media | Sequence[str | Media]
@@ -168,7 +189,7 @@ def _read(what: str, source: str | PathLike[str] | bytes | bytearray | memoryvie
 def _checked_type(what: str, data: bytes, media_type: str | None, name: str, *, images_only: bool) -> str:
     """The media type that holds: given, found in the content, or told by the name."""
     found = _found_type(data)
-    if media_type is not None and (not isinstance(media_type, str) or not _MEDIA_TYPE.fullmatch(media_type)):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if media_type is not None and (not isinstance(media_type, str) or not re.fullmatch(_MEDIA_TYPE, media_type)):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise _invalid(f"`media_type` of {_called(what, name)} is `{media_type!r:.60}`", 'write it like `"application/pdf"`')
     said = media_type or found or _BY_SUFFIX.get(Path(name).suffix.lower())
     if images_only and said not in IMAGE_TYPES:

@@ -5,7 +5,6 @@
 is, as JSON writes it (up to twice over, in any of the ways in which programs escape) and as a URL writes it.
 """
 
-import json
 import logging
 import os
 import re
@@ -290,10 +289,14 @@ def _forms(value: str) -> set[str]:
 
 
 def _escaped(text: str) -> str:
+    import json
+
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
 def _ascii(text: str) -> str:
+    import json
+
     return json.dumps(text)[1:-1]
 
 

@@ -114,7 +114,7 @@ async def test_a_fault_of_the_beginning_is_the_callers() -> None:
     one.runtime.ledger.thread = broken  # type: ignore[method-assign]
     with pytest.raises(ValueError, match="mine"):
         await one.run("go", context=RuntimeContext(session_id="s"))
-    assert one.runtime.drivers == set()
+    assert one.runtime._drivers == set()
     await one.close()
 
 

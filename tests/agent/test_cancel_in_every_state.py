@@ -158,7 +158,7 @@ class Scene:
     async def arrive(self) -> None:
         """Return when the last agent is in its state."""
         if self.state == "queued":
-            await _until(lambda: any(tree.slots.queued for tree in self.runtime.trees.values()))
+            await _until(lambda: any(tree.slots.queued for tree in self.runtime._trees.values()))
             await _until(lambda: bool(self.provider.asked("blocker")))
         elif self.state == "model":
             await _until(lambda: bool(self.provider.asked(self.names[-1])))

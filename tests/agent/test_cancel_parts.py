@@ -248,7 +248,7 @@ async def _until(holds: Callable[[], bool]) -> None:
 async def _until_only(agent: Agent, *names: str) -> None:
     """Return when only these are being driven: the others wait on disk."""
     for _ in range(100_000):
-        runs = [run for tree in agent.runtime.trees.values() for run in tree.runs.values()]
+        runs = [run for tree in agent.runtime._trees.values() for run in tree.runs.values()]
         if sorted(run.row.agent_id for run in runs) == sorted(names) and await agent.requests("s"):
             return
         await asyncio.sleep(0)
@@ -331,7 +331,7 @@ async def test_a_stream_that_is_left_at_any_event_has_ended_when_it_is_closed(af
                 break
     asked = len(model.requests)
     assert set((await states(ledger)).values()) == {"cancelled"}
-    assert runtime.drivers == set()
+    assert runtime._drivers == set()
     for _ in range(20):
         await asyncio.sleep(0)
     assert len(model.requests) == asked
@@ -391,7 +391,7 @@ async def test_under_an_anyio_scope_that_cancels_again_and_again_the_run_ends_in
         await agent.run("go", context=HERE)
     assert scope.cancelled_caught
     await stopping
-    await asyncio.wait([driver.task for driver in runtime.drivers if driver.task is not None])
+    await asyncio.wait([driver.task for driver in runtime._drivers if driver.task is not None])
     assert set((await states(ledger)).values()) == {"cancelled"}
     await runtime.close()
 

@@ -127,7 +127,7 @@ async def test_a_stop_that_rode_with_a_refused_commit_is_still_in_the_ledger() -
         agent = Agent("root", model=model, subagents=[kid], tools=[look], runtime=runtime, permissions=rules)
         running = asyncio.create_task(agent.run("go", context=HERE))
         await ledger.held(1)
-        (tree,) = agent.own_trees
+        (tree,) = agent._own_trees
         for _ in range(10_000):  # until what `look` saw is staged, behind the child's end
             if tree.runs[tree.root_run].projection.open is None:
                 break

@@ -69,10 +69,10 @@ async def test_what_is_kept_is_what_the_journal_says(kind: str, tmp_path: Path) 
         for text in ("hello", "work", "hello", "work"):
             await one.run(text, context=HERE)
             journal = await stored(runtime.ledger)
-            kept = runtime.services.projections.take(journal.row)
+            kept = runtime._services.projections.take(journal.row)
             assert kept is not None
             assert plain(kept) == plain(project(journal.own, journal.inherited))
-            runtime.services.projections.keep(
+            runtime._services.projections.keep(
                 journal.row, generation=journal.row.generation, head=journal.row.head, projection=kept
             )
 
@@ -170,7 +170,7 @@ async def test_a_failed_run_leaves_a_thread_that_goes_on_from_its_journal() -> N
         assert (await one.run("two", context=HERE, check=False)).status == "failed"
         assert (await one.run("three", context=HERE)).text == "heard 4"
         journal = await stored(runtime.ledger)
-        kept = runtime.services.projections.take(journal.row)
+        kept = runtime._services.projections.take(journal.row)
         assert plain(kept) == plain(project(journal.own, journal.inherited))
 
 

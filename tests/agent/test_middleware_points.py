@@ -299,7 +299,7 @@ async def test_a_history_that_no_provider_would_take_is_refused() -> None:
         in results_of(model.requests[-1])[-1]
     )
     assert [row.agent_id for row in await agent.runtime.ledger.tree(result.run_id)] == ["root"]
-    assert next(iter(agent.runtime.trees), None) is None
+    assert next(iter(agent.runtime._trees), None) is None
     await agent.close()
 
 

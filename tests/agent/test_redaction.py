@@ -207,7 +207,7 @@ async def test_without_secrets_nothing_is_looked_for() -> None:
     async with Runtime() as runtime:
         agent = Agent("boss", model=ScriptedModel(["done"]), runtime=runtime)
         assert (await agent.run("go")).text == "done"
-        assert not runtime.redactor
+        assert not runtime._redactor
 
 
 def test_a_short_secret_is_refused() -> None:
@@ -226,7 +226,7 @@ async def test_a_secret_that_becomes_known_in_the_middle_of_a_run_is_kept_out_fr
         @tool
         def learn() -> str:
             """Makes the key known, and says it."""
-            runtime.redactor.add([KEY])
+            runtime._redactor.add([KEY])
             return KEY
 
         script = [{"calls": [{"name": "learn"}]}, f"It was {KEY}"]

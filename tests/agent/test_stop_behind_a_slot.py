@@ -47,7 +47,7 @@ async def test_a_call_behind_a_slot_does_not_begin_when_the_stop_comes_with_the_
     ):
         running = asyncio.create_task(agent.run("Go.", context=RuntimeContext(session_id="s"), check=False))
         await touching.arrived.wait()
-        (tree,) = agent.own_trees
+        (tree,) = agent._own_trees
         root = tree.runs[tree.root_run]
         async with asyncio.timeout(10):
             while tree.slots.queued < 1:  # noqa: ASYNC110 (the other's call comes to its slot; nobody tells)

@@ -70,7 +70,7 @@ async def stopped(agent: Agent, blocking: Blocking, clock: VirtualClock) -> Invo
 
 async def afterwards(agent: Agent, row: InvocationRow) -> InvocationRow:
     """The delegation once nothing of it is left."""
-    strays = agent.runtime.services.strays
+    strays = agent.runtime._services.strays
     if strays:
         await asyncio.wait(strays, timeout=10)
     found = await agent.runtime.ledger.invocation(row.invocation_id)
@@ -83,7 +83,7 @@ async def afterwards(agent: Agent, row: InvocationRow) -> InvocationRow:
 async def test_it_is_stopping_until_its_thread_returns(kind: str, tmp_path: Path) -> None:
     agent, blocking, clock = scene("memory" if kind == "memory" else tmp_path / "l.db")
     row = await stopped(agent, blocking, clock)
-    assert (row.state, row.owner) == (InvocationState.STOPPING, agent.runtime.owner_id)
+    assert (row.state, row.owner) == (InvocationState.STOPPING, agent.runtime._owner_id)
     said = await explain(agent.runtime.ledger, row.invocation_id)
     assert "it can write nothing any more" in said.text
     assert said.held_by.endswith("which is alive")
@@ -143,7 +143,7 @@ async def test_whoever_opens_the_ledger_next_ends_what_a_dead_process_left(tmp_p
 async def test_two_that_find_it_at_once_end_it_once() -> None:
     agent, blocking, clock = scene("memory")
     ledger, row = agent.runtime.ledger, await stopped(*(agent, blocking, clock))
-    await ledger.commit([DropOwner(agent.runtime.owner_id)])
+    await ledger.commit([DropOwner(agent.runtime._owner_id)])
     await asyncio.gather(settle_stopped(ledger, clock), settle_stopped(ledger, clock))
     found = await ledger.invocation(row.invocation_id)
     assert found is not None

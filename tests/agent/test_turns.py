@@ -10,7 +10,6 @@ from retinue import (
     Agent,
     AgentConfig,
     Limits,
-    MessageEvent,
     ModelAnswer,
     ModelCalledEvent,
     PermissionRules,
@@ -334,20 +333,6 @@ async def test_a_childs_unknown_price_does_not_hide_what_the_parents_own_calls_c
     assert result.cost is None
     assert result.own is not None
     assert result.own.cost == Decimal(22) / 1_000_000
-
-
-@pytest.mark.contract("D-33")
-async def test_the_text_of_a_broken_stream_is_kept_and_its_half_call_is_not() -> None:
-    async with StrictProvider({"parent": [{**calls(("echo", {"text": "xxxx"})), "text": "So far."}, "ok"]}) as provider:
-        provider.fail(half_call=True)
-        async with talker(provider.model()) as agent:
-            result = await agent.run("Go.", check=False, context=HERE)
-            events = await (await agent.threads.get(session_id="s")).events()
-            assert (result.status, result.reason, result.text) == ("failed", "stream_broken", "So far.")
-            messages = [event.message for event in events if isinstance(event, MessageEvent)]
-            assert not any(getattr(message, "calls", ()) for message in messages)
-            assert (await agent.run("Again.", context=HERE)).status == "completed"
-        assert provider.refused == []
 
 
 async def test_a_model_of_ones_own_may_answer_everything_itself() -> None:

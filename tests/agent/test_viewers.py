@@ -188,7 +188,7 @@ async def test_a_slow_viewer_holds_nobody_up_and_loses_deltas_only() -> None:
     async with aclosing(agent.stream("go", context=HERE)) as stream:
         events.append(await anext(stream))
         await asyncio.wait(
-            [driver.task for driver in agent.runtime.drivers if driver.task is not None]
+            [driver.task for driver in agent.runtime._drivers if driver.task is not None]
         )  # nobody looks, and it ends
         root = (await agent.runtime.ledger.runs(roots_only=True))[0]
         assert root.state.value == "completed"
@@ -222,7 +222,7 @@ async def test_a_chatty_tool_does_not_fill_the_queue_of_a_slow_viewer() -> None:
         events: list[Event] = []
         async with aclosing(agent.stream("go", context=HERE)) as stream:
             events.append(await anext(stream))
-            await asyncio.wait([driver.task for driver in agent.runtime.drivers if driver.task is not None])
+            await asyncio.wait([driver.task for driver in agent.runtime._drivers if driver.task is not None])
             events += [event async for event in stream]
     shown = [event.text for event in events if isinstance(event, ToolProgressEvent)]
     assert shown == [str(n) for n in range(reports - VIEWER_PROGRESS, reports)]
@@ -536,8 +536,8 @@ async def test_what_comes_while_the_run_is_on_its_way_to_wait_is_not_lost(what: 
     else:
         await all_of(agent.stream("go", context=HERE))
     await asyncio.wait_for(asyncio.gather(*doing), 5)
-    if runtime.drivers:
-        await asyncio.wait_for(asyncio.wait([driver.task for driver in runtime.drivers if driver.task is not None]), 5)
+    if runtime._drivers:
+        await asyncio.wait_for(asyncio.wait([driver.task for driver in runtime._drivers if driver.task is not None]), 5)
     root = (await store.ledger.runs(roots_only=True))[0]
     assert root.state.value == ("cancelled" if what == "cancel" else "completed")
     assert tools.written == (["x"] if what == "answer" else [])

@@ -1,5 +1,6 @@
 """Public faults of what a child begins with: what its caller put into the context, and one set-up of its own."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from retinue.testing import Recorded, StrictProvider, calls
 pytestmark = pytest.mark.anyio
 
 HERE = RuntimeContext(session_id="s")
+Parent = Callable[..., Agent]
 ALL = PermissionRules(allow=["*"])
 
 
@@ -32,9 +34,6 @@ def child(name: str, **fields: Any) -> SubAgent:
 def conversation(request: Recorded) -> list[str]:
     """The texts of a request without the set-up."""
     return [message["content"] for message in request.messages if message["role"] != "system"]
-
-
-# B004
 
 
 class Lookup(ToolHarness):
@@ -50,41 +49,29 @@ class Lookup(ToolHarness):
         return "seen"
 
 
-@pytest.mark.case("B004")
-async def test_what_a_caller_puts_into_the_context_reaches_children_on_both_surfaces(tmp_path: Path) -> None:
+@pytest.mark.contract("A-25", "D-12")
+@pytest.mark.case("B004", "HPD-41", "AS-25")
+async def test_what_a_caller_puts_into_the_context_reaches_children_on_both_surfaces(parent: Parent) -> None:
     order, tools = object(), Lookup()
     look = calls(("look", {}))
     script = {
         "parent": [look, calls(("near", {"input": "x"}), ("agent_spawn", {"agent_id": "far", "task": "x"})), "done"],
         "*": [look, "seen"],
     }
-    below = [
-        child("near", surface="tool", context_policy="fresh", tool_harnesses=[tools]),
-        child("far", tool_harnesses=[tools]),
-    ]
-    async with (
-        StrictProvider(script) as provider,
-        Agent(
-            "parent",
-            model=provider.model(),
-            tool_harnesses=[tools],
-            subagents=below,
-            permissions=ALL,
-            ledger=tmp_path / "l.sqlite3",
-        ) as agent,
-    ):
-        context = RuntimeContext(user_id="u", session_id="s", attributes={"order": order})
+    below = [child("near", surface="tool", context_policy="fresh", tool_harnesses=[tools]), child("far", tool_harnesses=[tools])]
+    async with StrictProvider(script) as provider, parent(provider, tool_harnesses=[tools], subagents=below) as agent:
+        attributes: dict[str, object] = {"order": order}
+        context = RuntimeContext(user_id="u", session_id="s", attributes=attributes)
         assert (await agent.run("Go.", context=context)).status == "completed"
         assert provider.refused == []
+    assert attributes == {"order": order}  # nothing leaks back
     assert set(tools.found) == {"parent", "near", "far"}
     assert all(given is order and user == "u" for given, _, user in tools.found.values())
     assert tools.found["parent"][1] == tools.found["near"][1] == "s"
     assert tools.found["far"][1].startswith("sub-")  # its own session, and nothing else, is on top of the parent's
 
 
-# B007
-
-
+@pytest.mark.contract("D-14", "H-03")
 @pytest.mark.case("B007")
 async def test_a_fork_of_a_fork_is_sent_one_set_up_which_is_its_own(tmp_path: Path) -> None:
     harness = ToolHarness()

@@ -15,10 +15,7 @@ pytestmark = pytest.mark.anyio
 
 HERE = RuntimeContext(session_id="s")
 ALL = PermissionRules(allow=["*"])
-CALL = {
-    "tool": ("helper", {"input": "x"}),
-    "roster": ("agent_spawn", {"agent_id": "helper", "task": "x"}),
-}
+CALL = {"tool": ("helper", {"input": "x"}), "roster": ("agent_spawn", {"agent_id": "helper", "task": "x"})}
 
 
 async def delegated(
@@ -39,9 +36,6 @@ async def delegated(
 def script(helper: Any, surface: str = "roster") -> dict[str, Any]:
     """A parent that delegates once and goes on."""
     return {"parent": [calls(CALL[surface]), "I go on."], "helper": helper}
-
-
-# B198
 
 
 def document(parts: list[dict[str, Any]]) -> str:
@@ -70,12 +64,10 @@ async def test_the_text_of_an_answer_in_parts_is_all_of_its_text(parts: list[dic
     assert told.partition("reply:\n")[2].strip() == "real text"
 
 
-# B200
-
-
-@pytest.mark.case("B200")
+@pytest.mark.contract("D-09", "H-20")
+@pytest.mark.case("B200", "HPD-43")
 @pytest.mark.parametrize("surface", ["tool", "roster"])
-@pytest.mark.parametrize("text", ["", " \n "])
+@pytest.mark.parametrize("text", ["", " \n\t"])
 async def test_a_child_without_a_word_has_not_completed(surface: str, text: str, tmp_path: Path) -> None:
     async with StrictProvider(script([{"text": text}], surface)) as provider:
         told, row = await delegated(provider, tmp_path, surface=surface)
@@ -83,9 +75,6 @@ async def test_a_child_without_a_word_has_not_completed(surface: str, text: str,
     assert (row.state, row.reason) == (InvocationState.FAILED, "empty_result")
     assert "answered with nothing" in told
     assert "status: ok" not in told
-
-
-# B202
 
 
 class Raises:
@@ -135,9 +124,6 @@ async def test_an_answer_that_the_provider_gave_up_is_asked_for_again_and_is_no_
     assert told.endswith("helped")
 
 
-# B204
-
-
 @pytest.mark.case("B204")
 @pytest.mark.parametrize(
     "fault",
@@ -154,9 +140,6 @@ async def test_a_model_id_that_is_wrong_is_said_after_one_call(fault: dict[str, 
     assert (row.state, row.reason) == (InvocationState.FAILED, "model_not_found")
     assert fault["message"] in told
     assert "`fake`" in told
-
-
-# B209
 
 
 @pytest.mark.case("B209")

@@ -260,6 +260,53 @@ async def test_a_stopped_process_can_be_taken_over_and_writes_nothing_more(comma
     assert [record["attempt"] for record in shown if record["type"] == "RUN_STARTED"] == [1, 2]
 
 
+@pytest.mark.crash
+async def test_a_run_at_work_is_taken_over_only_after_a_yes(command_line: Any, provider: StrictProvider) -> None:
+    gate = provider.hold()
+    async with command_line.started("run", "Go.", "--session", "s1", *command_line.model) as running:
+        await gate.arrived.wait()
+        explained = await command_line("explain", "s1")
+        assert "at work, and nothing needs to be done" in explained.out
+        assert "  command " not in explained.out
+        assert "  stop it    retinue cancel run_" in explained.out
+        assert "only where that process does nothing any more" in explained.out
+        refused = await command_line("resume", "s1", "--take-over")
+        assert (refused.code, "is not stopped" in refused.err, "`--yes`" in refused.err) == (2, True, True)
+        assert f"process {running.process.pid}" in refused.err
+        async with command_line.terminal("resume", "s1", "--take-over") as terminal:
+            await terminal.until("[y/N]")
+            terminal.type("n\n")
+            assert await terminal.ended() == 130
+        running.signal(signal.SIGSTOP)
+        stopped = json.loads((await command_line("explain", "s1", "--json")).out)
+        assert "--take-over" in stopped["command"]
+        assert stopped["heldBy"].endswith("which is stopped")
+        running.signal(signal.SIGCONT)
+        taken = await command_line("resume", "s1", "--take-over", "--yes", "--quiet")
+        assert (taken.code, taken.out) == (0, "ok\n")
+        gate.release()
+        assert (await running.ended()).code == 1
+
+
+async def test_a_question_that_nobody_answers_is_not_asked_again(command_line: Any, provider: StrictProvider) -> None:
+    call = {"name": "write_file", "arguments": {"path": "a.txt", "content": "x"}}
+    script(provider, assistant=[{"calls": [call]}, "Written."])
+    assert (await command_line("run", "Write.", "--session", "s1", *command_line.model)).code == 3
+    before = (await command_line("threads", "show", "s1", "--json")).out
+    ended = await command_line("resume", "s1")
+    assert (ended.code, "asks for write_file" in ended.err, "retinue answer req_" in ended.err) == (3, True, True)
+    as_json = await command_line("resume", "s1", "--json")
+    (line,) = lines_of(as_json.out)
+    assert (as_json.code, line["type"], line["result"]["status"], line["result"]["session"]) == (
+        3,
+        "RUN_FINISHED",
+        "waiting",
+        "s1",
+    )
+    assert [one["tool"] for one in line["result"]["requests"]] == ["write_file"]
+    assert (await command_line("threads", "show", "s1", "--json")).out == before
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
@@ -269,6 +316,7 @@ async def test_a_stopped_process_can_be_taken_over_and_writes_nothing_more(comma
         (("run", " ", "--model", "openai:x"), 2, "the task is empty"),
         (("run", "Go.", "--model", "openai:x", "--allow", "x("), 2, "permission rule"),
         (("run", "Go.", "--model", "openai:x", "--workspace", "missing"), 2, "missing"),
+        (("run", "Go.", "--model", "openai:x", "--ledger", "missing/l.db"), 2, "correct the path, or make the folder first"),
         (("run", "Go.", "--model", "openai:x", "--session", "a/b"), 2, "`a/b` is not valid"),
         (("run", "--frobnicate"), 2, "No such option"),
         (("resume", "run_nothing"), 2, "no ledger"),

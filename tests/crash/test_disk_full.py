@@ -143,7 +143,7 @@ async def test_disk_full_at_commit_n(tmp_path: Path, where: str) -> None:
                 await agent.resume(roots[0].run_id)
             faults += [f"{n}: {fault}" for fault in await audit(ledger, roots[0].run_id)]
             faults += [f"{n}: {fault}" for fault in checked(await transcript(ledger, roots[0].run_id), undisturbed, effects)]
-        assert agent.runtime.trees == {}
+        assert agent.runtime._trees == {}
         assert ledger_threads() == []
     else:
         pytest.fail("the scenario has no end")

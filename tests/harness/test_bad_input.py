@@ -1,5 +1,6 @@
 """Bad input gets a clear error, as early as it can be known, and loses nothing: what, where, and what to do."""
 
+import asyncio
 import logging
 import os
 import sqlite3
@@ -20,6 +21,7 @@ from retinue import (
     RetinueError,
     Runtime,
     RuntimeContext,
+    ScriptedModel,
     SubAgent,
     ToolHarness,
     UnknownId,
@@ -327,3 +329,35 @@ def test_every_error_has_a_root_a_code_and_names_in_backticks() -> None:
     assert isinstance(error, RetinueError)
     assert str(error) == "`x` is wrong. Write `y`."
     assert error.code == "configuration"
+
+
+@pytest.mark.parametrize("given", ["", " \n", [""], ["", "  "]])
+async def test_an_input_of_nothing_is_refused_before_a_run_begins(given: Any) -> None:
+    async with Agent("a", model=ScriptedModel(["done"])) as agent:
+        with pytest.raises(ConfigurationError, match="the input of a run is empty"):
+            await agent.run(given)
+        assert await agent.threads.list() == []
+    with pytest.raises(ConfigurationError, match="the input of a run is empty"):
+        await asyncio.to_thread(Agent("a", model=ScriptedModel(["done"])).run_sync, given)
+
+
+async def test_a_depth_of_nought_forbids_delegation() -> None:
+    model = RecordingModel([calls(("agent_spawn", {"agent_id": "s", "task": "Look."})), "done"])
+    child = SubAgent("s", "D.", instructions="…")
+    async with Agent("a", model=model, subagents=[child], limits=Limits(max_depth=0)) as agent:
+        assert (await agent.run("go")).text == "done"
+        (row,) = await agent.runtime.ledger.runs()
+    assert row.agent_id == "a"
+
+
+@pytest.mark.parametrize(
+    ("message", "remedy", "shown"),
+    [
+        ("it is wrong", "mend it", "it is wrong. Mend it."),
+        ("it is wrong.", "mend it.", "it is wrong. Mend it."),
+        ("may it go on?", "is the server running?", "may it go on? Is the server running?"),
+        ("it is wrong", None, "it is wrong"),
+    ],
+)
+def test_an_error_has_one_mark_after_each_sentence(message: str, remedy: str | None, shown: str) -> None:
+    assert str(RetinueError(message, remedy=remedy)) == shown

@@ -77,7 +77,7 @@ async def test_the_cancel_of_a_child_leaves_those_beside_and_above_it(runtime: R
     holding = Holding(*names)
     boss = agent("boss", holding, runtime, *names)
     run = await started(boss, holding, *names)
-    (tree,) = runtime.trees.values()
+    (tree,) = runtime._trees.values()
     target = next(one.row.run_id for one in tree.runs.values() if one.row.agent_id == names[pick])
     await boss.cancel(target)
     holding.go.set()

@@ -94,8 +94,8 @@ async def test_a_blob_that_was_not_put_for_long_is_put_again(tmp_path: Path) -> 
         await delete_threads(runtime.ledger, await runtime.ledger.threads())
         assert (await runtime.ledger.collect(now=clock.now_ms())).condemned == 1
         await clock.advance(BLOB_SECONDS)
-        digest = agent.definition(None).envelope.digest
-        assert runtime.services.blob_due(digest)
+        digest = agent._defined(None).envelope.digest
+        assert runtime._services.blob_due(digest)
         await agent.run("three", context=RuntimeContext(session_id="u"))
-        assert not runtime.services.blob_due(digest)
+        assert not runtime._services.blob_due(digest)
         assert await runtime.ledger.blob(digest) is not None

@@ -58,6 +58,7 @@ async def test_a_new_folder_has_nothing_wrong(tmp_path: Path) -> None:
 
 async def test_an_interrupted_run_and_an_open_question_are_found(tmp_path: Path) -> None:
     path = tmp_path / ".retinue" / "ledger.sqlite3"
+    path.parent.mkdir(mode=0o700)
     ended = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", DIES, str(path)], check=False)
     assert ended.returncode == 9
     script = [{"calls": [{"name": "note", "arguments": {"text": "x"}}]}]
@@ -76,6 +77,7 @@ async def test_an_interrupted_run_and_an_open_question_are_found(tmp_path: Path)
 
 async def test_a_damaged_ledger_is_not_opened(tmp_path: Path) -> None:
     path = tmp_path / ".retinue" / "ledger.sqlite3"
+    path.parent.mkdir(mode=0o700)
     async with Agent("a", model=ScriptedModel(["done"]), ledger=path) as agent:
         await agent.run("go")
     data = bytearray(path.read_bytes())

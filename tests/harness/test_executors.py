@@ -136,6 +136,6 @@ async def test_an_answer_for_a_run_that_another_owner_drives_needs_no_code(tmp_p
                 request = await answering.runtime.ledger.request(event.request_id)
                 assert request is not None
                 assert request.state is RequestState.ANSWERED
-                assert not answering.runtime.trees
+                assert not answering.runtime._trees
                 await driving.cancel()
         assert asked

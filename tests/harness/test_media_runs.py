@@ -495,7 +495,7 @@ async def test_what_is_kept_of_a_thread_counts_its_bytes() -> None:
         await agent.run(["Look.", Image(PNG + bytes(30_000))], context=HERE)
         row = await runtime.ledger.thread(ThreadKey("", "s", "main"))
         assert row is not None
-        kept = runtime.services.projections.take(row)
+        kept = runtime._services.projections.take(row)
         assert kept is not None
         assert kept.size > 40_000  # as they are sent
 

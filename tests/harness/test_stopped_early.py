@@ -27,7 +27,7 @@ async def test_a_run_that_is_being_begun_is_stopped(turns: int, tmp_path: Path) 
         run = asyncio.create_task(agent.run("go", context=HERE, check=False))
         for _ in range(turns):
             await asyncio.sleep(0)
-        begun = bool(agent.runtime.drivers)
+        begun = bool(agent.runtime._drivers)
         await agent.cancel()
         result = await run
         assert not begun or (result.status, asked) == ("cancelled", [])
@@ -41,7 +41,7 @@ async def test_a_run_of_another_user_or_agent_goes_on(tmp_path: Path) -> None:
         ]
         for _ in range(20):
             await asyncio.sleep(0)
-            if len(agent.runtime.drivers) == 2:
+            if len(agent.runtime._drivers) == 2:
                 break
         await agent.cancel(user_id="nobody")
         assert [(await run).status for run in runs] == ["completed", "completed"]
@@ -64,7 +64,7 @@ async def test_a_run_that_is_taken_up_again_is_stopped(tmp_path: Path) -> None:
         answering = asyncio.create_task(agent.answer(waiting.requests[0], allow=True))
         for _ in range(1_000_000):
             await asyncio.sleep(0)
-            if agent.runtime.drivers:
+            if agent.runtime._drivers:
                 break
         await agent.cancel()
         result = await answering

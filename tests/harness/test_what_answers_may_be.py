@@ -81,7 +81,7 @@ async def test_a_callback_that_is_cancelled_from_inside_hangs_nothing() -> None:
         return await future
 
     agent = payer([])
-    agent.on_request = on_request
+    agent._on_request = on_request
     async with agent:
         with pytest.raises(RunCancelled, match="on_request raised CancelledError"):
             await asyncio.wait_for(agent.run("go"), 10)

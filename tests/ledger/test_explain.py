@@ -50,6 +50,7 @@ ALL_FACTS = {
     "stopping": Facts(owner=OWNER, alive=True, intent="no longer needed"),
     "stopped by a dead one": Facts(owner=OWNER, intent="no longer needed"),
     "asking": Facts(requests=(REQUEST,)),
+    "standing still": Facts(owner=OWNER, alive=True, stopped=True),
     "children": Facts(owner=OWNER, alive=True, unfinished=(run_row("run_2", CHILD, lineage=["run_1"]),)),
 }
 REASONS = (None, *FAILURES, "of a later version", "the runtime was closed")
@@ -73,10 +74,12 @@ def test_every_state_and_reason_of_a_run_has_a_sentence(state: RunState, facts: 
         sound(said)
         assert (said.id, said.state, said.reason) == ("run_1", state.value, reason)
         assert bool(said.waits_for) <= (not state.terminal)
-        assert said.command, said
+        at_work = state is RunState.RUNNING and facts.alive and not facts.stopped
+        assert bool(said.command) != at_work, said
+        assert said.stuck == (("resume", "run_1", "--take-over") if at_work else ())
         if not state.terminal:
             asks = state is RunState.WAITING and facts.requests and facts.intent is None
-            assert said.command[:2] == (("answer", facts.requests[0].request_id) if asks else ("resume", "run_1"))
+            assert at_work or said.command[:2] == (("answer", facts.requests[0].request_id) if asks else ("resume", "run_1"))
             assert said.waits_for or said.held_by
         assert said.stop == (() if state.terminal or facts.intent is not None else ("cancel", "run_1"))
 
@@ -131,7 +134,10 @@ def test_every_reason_that_the_code_gives_has_words() -> None:
 def test_the_words_name_who_holds_it() -> None:
     alive, dead = explain_run(ROW, ALIVE), explain_run(ROW, DEAD)
     assert alive.held_by == "process 4242 on `box` (app.py), which is alive"
-    assert alive.command == ("resume", "run_1", "--take-over")
+    assert (alive.command, alive.stop, alive.stuck) == ((), ("cancel", "run_1"), ("resume", "run_1", "--take-over"))
+    still = explain_run(ROW, ALL_FACTS["standing still"])
+    assert still.held_by == "process 4242 on `box` (app.py), which is stopped"
+    assert (still.command, still.stuck) == (("resume", "run_1", "--take-over"), ())
     assert dead.held_by == "process 4242 on `box` (app.py), which is dead"
     assert dead.command == ("resume", "run_1")
     assert "interrupted" in dead.text
@@ -153,7 +159,8 @@ def test_owners_are_explained_by_what_they_hold(alive: bool) -> None:
         said = explain_owner(OWNER, alive, runs)
         sound(said)
         assert len(said.related) == len(runs)
-        assert bool(said.command) == bool(runs)
+        assert bool(said.command) == (bool(runs) and not alive)
+        assert bool(said.stuck) == (bool(runs) and alive)
 
 
 def test_threads_are_explained_by_their_last_run() -> None:

@@ -26,6 +26,7 @@ DIGEST = hashlib.sha256(BLOB).hexdigest()
 def sound(tmp_path: Path) -> Path:
     """A ledger with two generations, a fork, a blob and rows."""
     path = tmp_path / ".retinue" / "ledger.sqlite3"
+    path.parent.mkdir(mode=0o700)
     asyncio.run(fill(path))
     return path
 

@@ -27,13 +27,13 @@ async def refusal(ledger: SqliteLedger) -> LedgerUnavailable:
     return error.value
 
 
-async def test_folder_and_file_are_made_for_this_user_only(tmp_path: Path) -> None:
-    path = tmp_path / "deep" / "er" / "ledger.sqlite3"
+async def test_what_is_made_is_for_this_user_only(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite3"
     ledger = SqliteLedger(path)
     await ledger.open()
     await ledger.close()
-    modes = [stat.S_IMODE(os.stat(place).st_mode) for place in (path, path.parent, f"{path}.owners")]
-    assert modes == [0o600, 0o700, 0o700]
+    modes = [stat.S_IMODE(os.stat(place).st_mode) for place in (path, f"{path}.owners")]
+    assert modes == [0o600, 0o700]
 
 
 async def test_a_newer_version_is_refused(tmp_path: Path) -> None:
@@ -74,11 +74,15 @@ async def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Pa
     assert path.read_text() == text
 
 
-async def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("folder", ["missing/deep", "file"])
+async def test_a_folder_that_is_not_there_is_refused_and_not_made(tmp_path: Path, folder: str) -> None:
     (tmp_path / "file").write_text("")
-    error = await refusal(SqliteLedger(tmp_path / "file" / "ledger.sqlite3"))
-    assert error.code == "cannot_open"
-    assert "file/ledger.sqlite3" in str(error)
+    ledger = SqliteLedger(tmp_path / folder / "ledger.sqlite3")
+    with pytest.raises(ConfigurationError, match=f"there is no folder `.*{folder}`") as error:
+        await ledger.open()
+    assert error.value.code == "invalid_ledger"
+    assert os.listdir(tmp_path) == ["file"]
+    await ledger.close()
 
 
 async def test_a_path_that_is_a_folder_is_refused(tmp_path: Path) -> None:
@@ -157,6 +161,7 @@ def test_a_durability_that_is_unknown_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("what", ["removed", "replaced", "folder"])
 async def test_a_file_that_goes_away_while_it_is_open_takes_no_commit(tmp_path: Path, what: str) -> None:
     path = tmp_path / "home" / "ledger.sqlite3"
+    path.parent.mkdir(mode=0o700)
     ledger = SqliteLedger(path)
     await ledger.open()
     await ledger.commit([create(key_of(thread="one"))])

@@ -123,7 +123,7 @@ async def test_a_journal_that_is_read_after_a_take_over_is_not_written_to(what: 
     assert model.requests == []
     assert await audit(ledger, root.run_id) == []
     unfinished = [row for row in await ledger.tree(root.run_id) if not row.state.terminal]
-    assert {(row.attempt, row.owner) for row in unfinished} == {(3, runtimes[0].owner_id)}
+    assert {(row.attempt, row.owner) for row in unfinished} == {(3, runtimes[0]._owner_id)}
     for row in unfinished:
         journal = await ledger.journal(row.key)
         assert journal is not None
@@ -156,7 +156,7 @@ async def test_after_a_conflict_nothing_is_written_to_what_was_taken_over_meanwh
 
     other = lead(store.process())
     await other.build()
-    await other.runtime.cancel(root.run_id, "from elsewhere", by="ann")
+    await other.runtime._cancel(root.run_id, "from elsewhere", by="ann")
     ledger.before[root.key] = happens
     go.set()
     with pytest.raises(LeaseLost):

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from retinue import ConfigurationError, HarnessAgent, PermissionRules, ScriptedModel, SubAgent, ToolHarness, tool
+from retinue import Agent, ConfigurationError, HarnessAgent, PermissionRules, ScriptedModel, SubAgent, ToolHarness, tool
 from retinue.testing import calls
 
 pytestmark = pytest.mark.anyio
@@ -69,6 +69,34 @@ async def test_tools_of_children_are_known_and_those_of_factories_are_not(tmp_pa
     async with agent(tmp_path, PermissionRules(ask=["anything"]), subagents=[factory]) as made:
         await made.run("go")
         assert made.diagnostics == ()
+
+
+async def test_a_plain_agent_is_told_as_well(caplog: pytest.LogCaptureFixture) -> None:
+    worker = SubAgent("worker", "D.", instructions="…", tools=["pya", "pay"])
+    rules = PermissionRules(deny=["pya", "write_file", "pay"], allow=["agent_spawn"])
+    model = ScriptedModel({"lead": ["done", "done"]})
+    async with Agent("lead", model=model, tool_harnesses=[Pays], subagents=[worker], permissions=rules) as made:
+        found = [(one.code, one.severity, one.remedy) for one in made.diagnostics]  # when it is built
+        await made.run("go")
+        await made.run("go")
+    assert found == [
+        ("unknown_tool_in_rule", "warning", "write `pay`"),
+        ("unknown_tool_in_rule", "warning", "correct the tool's name, or leave the rule out"),  # it has no file tools
+        ("unknown_tool_named", "warning", "write `pay`"),
+    ]
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 3  # once
+    assert "subagent `worker`: `tools` names `pya`" in caplog.text
+
+
+async def test_an_agent_that_a_factory_made_has_its_parents_tools_too(caplog: pytest.LogCaptureFixture) -> None:
+    def made(_context: object) -> Agent:
+        return Agent("made", permissions=PermissionRules(deny=["pay"]))
+
+    child = SubAgent.from_factory("made", made, "D.")
+    model = ScriptedModel({"lead": [calls(("agent_spawn", {"agent_id": "made", "task": "t"})), "done"], "made": ["ok"]})
+    async with Agent("lead", model=model, tool_harnesses=[Pays], subagents=[child]) as lead:
+        assert (await lead.run("go")).text == "done"
+    assert caplog.records == []
 
 
 @pytest.mark.contract("D-28")

@@ -10,14 +10,11 @@ from retinue import (
     PermissionRules,
     RuntimeContext,
     SubAgent,
-    SubAgentAvailability,
     ToolCallResultEvent,
-    ToolHarness,
 )
 from retinue.messages import AssistantMessage, Message, ToolResult, UserMessage
-from retinue.models.port import ModelRequest
 from retinue.rows import ForkPoint
-from retinue.testing import RecordingModel, StrictProvider, calls, messages_of, results_of
+from retinue.testing import RecordingModel, calls, messages_of, results_of
 
 pytestmark = pytest.mark.anyio
 
@@ -175,24 +172,6 @@ async def test_siblings_of_one_message_fork_the_same_conversation() -> None:
     assert sorted(one[-1] for one in told) == ["user task 0", "user task 1", "user task 2"]
 
 
-@pytest.mark.contract("D-14", "H-03")
-@pytest.mark.case("B007")
-async def test_a_fork_of_a_fork_holds_both_conversations_and_one_set_up() -> None:
-    grandchild = SubAgent("grandchild", "D.", instructions="GRANDCHILD_SETUP", surface="tool")
-
-    def answer(request: ModelRequest) -> Any:
-        name = {"parent": "child", "child": "grandchild"}.get(request.agent_id)
-        return calls((name, {"input": f"for {name}"})) if name and request.step == 1 else f"{request.agent_id} done"
-
-    model = RecordingModel(answer)
-    harness = ToolHarness()
-    harness.add_subagent(grandchild.with_availability(SubAgentAvailability.through_depth(2)))
-    await parent(model, child(tool_harnesses=[harness])).run("Go.")
-    request = model.asked("grandchild")[0]
-    assert short(messages_of(request)) == ["user Go.", "user for child", "user for grandchild"]
-    assert request.envelope.instructions == "GRANDCHILD_SETUP"
-
-
 @pytest.mark.contract("D-14")
 async def test_a_fork_of_a_later_run_holds_the_whole_thread_and_survives_a_restart(tmp_path: Any) -> None:
     url = f"sqlite:///{tmp_path}/l.db"
@@ -224,18 +203,6 @@ async def test_the_parents_session_is_told_in_the_results_metadata() -> None:
         "invocationId": graph.runtime_children[0].metadata["invocationId"],
         "contextPolicy": "isolated",
     }
-
-
-@pytest.mark.contract("D-14", "D-26")
-@pytest.mark.case("B015", "B012")
-async def test_a_fork_is_a_conversation_that_a_strict_provider_takes() -> None:
-    script = {"parent": EARLIER, "child": [calls(("nothing", {})), "Done."]}
-    async with StrictProvider(script) as provider:
-        async with parent(provider.model(), child(), tools=[echo]) as agent:
-            result = await agent.run("Go.")
-        assert result.status == "completed"
-        assert provider.refused == []
-        assert len(provider.asked("child")) == 2
 
 
 @pytest.mark.contract("D-03")

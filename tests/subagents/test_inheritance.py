@@ -1,5 +1,6 @@
 """What a child gets of its parent: tools, model, settings, context and rights."""
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,43 +29,11 @@ from retinue.testing import RecordingModel, StrictProvider, calls, messages_of, 
 
 pytestmark = pytest.mark.anyio
 
+Model = Callable[..., RecordingModel]
+RunIn = Callable[..., Awaitable[None]]
+ToolsOf = Callable[[ModelRequest], list[str]]
+
 ALLOW = PermissionRules(allow=["*"])
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A workspace with two definition folders: one that says something, one that says nothing."""
-    for place in ("defs/reviewer", "defs/silent"):
-        (tmp_path / place).mkdir(parents=True)
-    (tmp_path / "AGENTS.md").write_text("Main instructions.")
-    (tmp_path / "note.txt").write_text("of the main workspace")
-    (tmp_path / "defs/reviewer/AGENTS.md").write_text("You review.")
-    (tmp_path / "defs/reviewer/note.txt").write_text("of the reviewer's folder")
-    return tmp_path
-
-
-def reads(*children: str) -> RecordingModel:
-    """A parent that spawns these children; each reads `note.txt` and answers what it read."""
-
-    def answer(request: ModelRequest) -> Any:
-        results = results_of(request)
-        if request.agent_id == "parent":
-            return "ok" if results else calls(*(("agent_spawn", {"agent_id": name, "task": "x"}) for name in children))
-        return results[-1] if results else calls(("read_file", {"path": "note.txt"}))
-
-    return RecordingModel(answer)
-
-
-async def run_in(folder: Path, model: RecordingModel, *children: SubAgent, **options: Any) -> None:
-    """Run a harness agent with these children in `folder`."""
-    async with HarnessAgent("parent", model=model, workspace=folder, subagents=children, ledger="memory", **options) as agent:
-        result = await agent.run("Go.")
-    assert result.status == "completed", result
-
-
-def tool_names(request: ModelRequest) -> list[str]:
-    """The tools that a model was offered."""
-    return [spec.name for spec in request.envelope.tools if spec.name != "read_result"]  # every agent with tools has that
 
 
 # Tools
@@ -101,22 +70,24 @@ _FILTERS: list[tuple[dict[str, Any], set[str], set[str]]] = [
     _FILTERS,
 )
 async def test_tools_filters_what_is_inherited_and_nothing_else(
-    folder: Path, fields: dict[str, Any], own: set[str], builtin: set[str]
+    folder: Path, fields: dict[str, Any], own: set[str], builtin: set[str], reads: Model, run_in: RunIn, tools_of: ToolsOf
 ) -> None:
     model = reads("scout")
     await run_in(folder, model, SubAgent("scout", "Scouts.", instructions="…", **fields), tool_harnesses=[Own])
-    assert set(tool_names(model.asked("scout")[0])) == own | builtin
+    assert set(tools_of(model.asked("scout")[0])) == own | builtin
 
 
 @pytest.mark.contract("A-14", "D-11")
-async def test_a_tool_that_is_named_is_the_parents_and_reads_where_the_parent_reads(folder: Path) -> None:
+async def test_a_tool_that_is_named_is_the_parents_and_reads_where_the_parent_reads(
+    folder: Path, reads: Model, run_in: RunIn
+) -> None:
     model = reads("scout")
     await run_in(folder, model, SubAgent("scout", "Scouts.", instructions="…", tools=["read_file"]))
     assert "of the main workspace" in results_of(model.asked("parent")[1])[0]
 
 
 @pytest.mark.contract("D-11", "D-29")
-async def test_a_disallowed_tool_that_is_called_all_the_same_is_refused(folder: Path) -> None:
+async def test_a_disallowed_tool_that_is_called_all_the_same_is_refused(folder: Path, run_in: RunIn) -> None:
     model = RecordingModel(
         {
             "parent": [calls(("agent_spawn", {"agent_id": "scout", "task": "x"})), "ok"],
@@ -147,25 +118,29 @@ async def test_a_childs_own_writing_tools_ask_by_default(folder: Path) -> None:
 
 @pytest.mark.contract("A-22", "A-01")
 @pytest.mark.case("AS-38", "AS-39")
-async def test_children_of_an_agent_without_file_tools_have_none(folder: Path) -> None:
+async def test_children_of_an_agent_without_file_tools_have_none(
+    folder: Path, reads: Model, run_in: RunIn, tools_of: ToolsOf
+) -> None:
     model = reads("general-purpose", "scout")
     child = SubAgent("scout", "Scouts.", instructions="…")
     await run_in(folder, model, child, tool_harnesses=[Own], disable_file_tools=True)
     for name in ("parent", "general-purpose", "scout"):
-        assert not [one for one in tool_names(model.asked(name)[0]) if one.endswith(("_file", "_files"))]
-    assert set(tool_names(model.asked("general-purpose")[0])) == {"allowed", "forbidden"}
+        assert not [one for one in tools_of(model.asked(name)[0]) if one.endswith(("_file", "_files"))]
+    assert set(tools_of(model.asked("general-purpose")[0])) == {"allowed", "forbidden"}
 
 
 @pytest.mark.contract("D-26", "H-16")
-async def test_a_child_on_the_tool_surface_inherits_no_tools_unless_its_author_says_so(folder: Path) -> None:
+async def test_a_child_on_the_tool_surface_inherits_no_tools_unless_its_author_says_so(
+    folder: Path, run_in: RunIn, tools_of: ToolsOf
+) -> None:
     plain = SubAgent("plain", "D.", instructions="…", surface="tool", tool_harnesses=[Own])
     given = SubAgent("given", "D.", instructions="…", surface="tool").with_run_config(
         SubAgentRunConfig.inherit().include("tools")
     )
     model = RecordingModel({"parent": [calls(("plain", {"input": "x"}), ("given", {"input": "x"})), "ok"], "*": ["Done."]})
     await run_in(folder, model, plain, given, permissions=ALLOW, tools=[echo], general_purpose=False)
-    assert tool_names(model.asked("plain")[0]) == ["allowed", "forbidden"]
-    assert set(tool_names(model.asked("given")[0])) == {
+    assert tools_of(model.asked("plain")[0]) == ["allowed", "forbidden"]
+    assert set(tools_of(model.asked("given")[0])) == {
         "echo",
         "read_file",
         "write_file",
@@ -173,7 +148,7 @@ async def test_a_child_on_the_tool_surface_inherits_no_tools_unless_its_author_s
         "list_files",
         "grep_files",
     }
-    assert "allowed" not in tool_names(model.asked("parent")[0])
+    assert "allowed" not in tools_of(model.asked("parent")[0])
 
 
 async def echo(text: str) -> str:
@@ -183,7 +158,7 @@ async def echo(text: str) -> str:
 
 @pytest.mark.contract("H-06")
 @pytest.mark.case("HPD-27", "HPD-29", "HPD-31")
-async def test_a_tool_is_shown_at_the_depths_that_its_availability_admits(folder: Path) -> None:
+async def test_a_tool_is_shown_at_the_depths_that_its_availability_admits(folder: Path, tools_of: ToolsOf) -> None:
     shown: dict[str, list[tuple[int, bool]]] = {}
     for word, availability in (
         ("root", SubAgentAvailability.ROOT_ONLY),
@@ -193,7 +168,7 @@ async def test_a_tool_is_shown_at_the_depths_that_its_availability_admits(folder
         harness = Nested(availability)
 
         def answer(request: ModelRequest) -> Any:
-            if request.step == 1 and "deeper" in tool_names(request):
+            if request.step == 1 and "deeper" in tools_of(request):
                 return calls(("deeper", {"input": "x"}), ("extra", {}))
             return "ok"
 
@@ -201,8 +176,8 @@ async def test_a_tool_is_shown_at_the_depths_that_its_availability_admits(folder
         agent = Agent("parent", model=model, tool_harnesses=[harness], permissions=ALLOW, max_subagent_depth=3)
         await agent.run("Go.")
         firsts = [request for request in model.requests if request.step == 1]
-        shown[word] = [(request.depth, "deeper" in tool_names(request)) for request in firsts]
-        assert all("extra" in tool_names(request) for request in firsts)  # what is not a subagent stays
+        shown[word] = [(request.depth, "deeper" in tools_of(request)) for request in firsts]
+        assert all("extra" in tools_of(request) for request in firsts)  # what is not a subagent stays
     assert shown["root"] == [(0, True), (1, False)]
     assert shown["two"] == [(0, True), (1, True), (2, False)]
     assert shown["any"] == [(0, True), (1, True), (2, True), (3, False)]
@@ -223,7 +198,7 @@ class Nested(ToolHarness):
 
 @pytest.mark.contract("D-03", "H-06")
 @pytest.mark.case("HPD-30", "B063")
-async def test_the_smallest_ceiling_on_the_chain_holds() -> None:
+async def test_the_smallest_ceiling_on_the_chain_holds(tools_of: ToolsOf) -> None:
     harness = Nested(SubAgentAvailability.ANY_ALLOWED_DEPTH)
     config = AgentConfig(name="C", max_subagent_depth=1)
     capped = SubAgent.from_config("capped", "capped", "D.", config, tool_harnesses=[harness], surface="tool")
@@ -235,14 +210,16 @@ async def test_the_smallest_ceiling_on_the_chain_holds() -> None:
 
     model = RecordingModel(answer)
     await Agent("parent", model=model, subagents=[capped], permissions=ALLOW).run("Go.")
-    assert tool_names(model.asked("capped")[0]) == ["extra"]
+    assert tools_of(model.asked("capped")[0]) == ["extra"]
     assert "`max_subagent_depth` is 1" in results_of(model.asked("capped")[1])[0]  # the forged call
     assert model.asked("deeper") == []
 
 
 @pytest.mark.contract("H-14")
 @pytest.mark.case("HPD-10")
-async def test_from_parent_is_what_its_parent_is_with_its_own_harnesses_beside(folder: Path) -> None:
+async def test_from_parent_is_what_its_parent_is_with_its_own_harnesses_beside(
+    folder: Path, run_in: RunIn, tools_of: ToolsOf
+) -> None:
     twin = SubAgent.from_parent("specialist.twin", "twin", "A second pair of eyes.", context_policy="fresh", tool_harnesses=[Own])
     harness = ToolHarness()
     harness.add_subagent(twin)
@@ -251,9 +228,9 @@ async def test_from_parent_is_what_its_parent_is_with_its_own_harnesses_beside(f
     await run_in(folder, model, tool_harnesses=[harness], permissions=ALLOW, **options)
     request = model.asked("specialist.twin")[0]
     assert request.envelope.instructions == "Be kind.\n\nMain instructions."
-    assert set(tool_names(request)) >= {"echo", "read_file", "write_file", "allowed"}
-    assert "twin" not in tool_names(request)  # root only
-    assert "agent_spawn" not in tool_names(request)
+    assert set(tools_of(request)) >= {"echo", "read_file", "write_file", "allowed"}
+    assert "twin" not in tools_of(request)  # root only
+    assert "agent_spawn" not in tools_of(request)
     assert request.envelope.settings.temperature == 0.3
 
 
@@ -380,7 +357,9 @@ async def test_a_child_without_its_parents_permissions_gets_none_of_its_grants_a
 
 
 @pytest.mark.contract("H-08")
-async def test_a_childs_first_request_holds_its_task_and_nothing_of_its_parents(folder: Path) -> None:
+async def test_a_childs_first_request_holds_its_task_and_nothing_of_its_parents(
+    folder: Path, reads: Model, run_in: RunIn
+) -> None:
     model = reads("scout")
     await run_in(folder, model, SubAgent("scout", "Scouts.", instructions="…"))
     messages = messages_of(model.asked("scout")[0])

@@ -1,5 +1,6 @@
 """Where a child works and what it is told: the decision table of workspaces and instructions."""
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,48 +20,16 @@ from retinue.testing import RecordingModel, calls, results_of
 
 pytestmark = pytest.mark.anyio
 
+Model = Callable[..., RecordingModel]
+RunIn = Callable[..., Awaitable[None]]
+ToolsOf = Callable[[ModelRequest], list[str]]
+
 ALLOW = PermissionRules(allow=["*"])
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A workspace with two definition folders: one that says something, one that says nothing."""
-    for place in ("defs/reviewer", "defs/silent"):
-        (tmp_path / place).mkdir(parents=True)
-    (tmp_path / "AGENTS.md").write_text("Main instructions.")
-    (tmp_path / "note.txt").write_text("of the main workspace")
-    (tmp_path / "defs/reviewer/AGENTS.md").write_text("You review.")
-    (tmp_path / "defs/reviewer/note.txt").write_text("of the reviewer's folder")
-    return tmp_path
-
-
-def reads(*children: str) -> RecordingModel:
-    """A parent that spawns these children; each reads `note.txt` and answers what it read."""
-
-    def answer(request: ModelRequest) -> Any:
-        results = results_of(request)
-        if request.agent_id == "parent":
-            return "ok" if results else calls(*(("agent_spawn", {"agent_id": name, "task": "x"}) for name in children))
-        return results[-1] if results else calls(("read_file", {"path": "note.txt"}))
-
-    return RecordingModel(answer)
-
-
-async def run_in(folder: Path, model: RecordingModel, *children: SubAgent, **options: Any) -> None:
-    """Run a harness agent with these children in `folder`."""
-    async with HarnessAgent("parent", model=model, workspace=folder, subagents=children, ledger="memory", **options) as agent:
-        result = await agent.run("Go.")
-    assert result.status == "completed", result
 
 
 def told(model: RecordingModel, agent_id: str) -> str:
     """The instructions of an agent without the fixed section of a subagent."""
     return model.asked(agent_id)[0].envelope.instructions.split("## Subagent context")[0].strip()
-
-
-def tool_names(request: ModelRequest) -> list[str]:
-    """The tools that a model was offered."""
-    return [spec.name for spec in request.envelope.tools if spec.name != "read_result"]  # every agent with tools has that
 
 
 # The decision table
@@ -70,7 +39,7 @@ REVIEWER = SubAgent("reviewer", "Reviews.", workspace="./defs/../defs/reviewer",
 
 @pytest.mark.contract("A-07", "D-13")
 @pytest.mark.case("AS-27")
-async def test_general_purpose_has_no_base_and_works_in_the_main_workspace(folder: Path) -> None:
+async def test_general_purpose_has_no_base_and_works_in_the_main_workspace(folder: Path, reads: Model, run_in: RunIn) -> None:
     model = reads("general-purpose")
     await run_in(folder, model)
     assert told(model, "general-purpose") == "Main instructions."
@@ -79,7 +48,7 @@ async def test_general_purpose_has_no_base_and_works_in_the_main_workspace(folde
 
 @pytest.mark.contract("A-08", "A-05", "A-16")
 @pytest.mark.case("AS-28", "AS-13")
-async def test_a_definition_folder_is_base_and_workspace(folder: Path) -> None:
+async def test_a_definition_folder_is_base_and_workspace(folder: Path, reads: Model, run_in: RunIn) -> None:
     model = reads("reviewer")
     await run_in(folder, model, replace(REVIEWER, tools=[]))
     assert told(model, "reviewer") == "You review."
@@ -88,7 +57,9 @@ async def test_a_definition_folder_is_base_and_workspace(folder: Path) -> None:
 
 @pytest.mark.contract("A-09")
 @pytest.mark.case("AS-29", "AS-14")
-async def test_a_shared_child_with_a_definition_folder_works_in_the_main_workspace(folder: Path) -> None:
+async def test_a_shared_child_with_a_definition_folder_works_in_the_main_workspace(
+    folder: Path, reads: Model, run_in: RunIn
+) -> None:
     model = reads("reviewer")
     await run_in(folder, model, replace(REVIEWER, workspace_mode="shared", tools=[]))
     assert told(model, "reviewer").startswith("You review.")
@@ -97,7 +68,7 @@ async def test_a_shared_child_with_a_definition_folder_works_in_the_main_workspa
 
 @pytest.mark.contract("A-10")
 @pytest.mark.case("AS-30")
-async def test_an_inline_child_gets_a_folder_of_its_own_on_demand(folder: Path) -> None:
+async def test_an_inline_child_gets_a_folder_of_its_own_on_demand(folder: Path, reads: Model) -> None:
     model = reads("team/scout")
     child = SubAgent("team/scout", "Scouts.", instructions="You scout.", tools=[])
     agent = HarnessAgent("parent", model=model, workspace=folder, subagents=[child], ledger="memory")
@@ -112,7 +83,7 @@ async def test_an_inline_child_gets_a_folder_of_its_own_on_demand(folder: Path) 
 
 @pytest.mark.contract("A-11")
 @pytest.mark.case("AS-31")
-async def test_a_shared_inline_child_works_in_the_main_workspace(folder: Path) -> None:
+async def test_a_shared_inline_child_works_in_the_main_workspace(folder: Path, reads: Model, run_in: RunIn) -> None:
     model = reads("scout")
     await run_in(folder, model, SubAgent("scout", "Scouts.", instructions="You scout.", workspace_mode="shared", tools=[]))
     assert told(model, "scout").startswith("You scout.")
@@ -120,7 +91,7 @@ async def test_a_shared_inline_child_works_in_the_main_workspace(folder: Path) -
 
 
 @pytest.mark.contract("A-12")
-async def test_a_definition_folder_without_instructions_means_an_empty_base(folder: Path) -> None:
+async def test_a_definition_folder_without_instructions_means_an_empty_base(folder: Path, reads: Model, run_in: RunIn) -> None:
     model = reads("silent")
     await run_in(folder, model, SubAgent("silent", "Says nothing.", workspace="defs/silent", tools=[]))
     assert told(model, "silent") == ""
@@ -128,7 +99,7 @@ async def test_a_definition_folder_without_instructions_means_an_empty_base(fold
 
 @pytest.mark.contract("A-15")
 @pytest.mark.case("AS-32")
-async def test_two_declarations_may_share_a_definition_folder(folder: Path) -> None:
+async def test_two_declarations_may_share_a_definition_folder(folder: Path, reads: Model, run_in: RunIn) -> None:
     model = reads("one", "two")
     await run_in(folder, model, *(replace(REVIEWER, name=name, agent_id=name, tools=[]) for name in ("one", "two")))
     assert told(model, "one") == told(model, "two") == "You review."
@@ -165,7 +136,7 @@ async def test_a_definition_folder_that_is_not_there_is_said_at_build(folder: Pa
     ],
 )
 async def test_on_the_tool_surface_a_folder_and_its_tools_are_there_for_who_asks_for_them(
-    folder: Path, fields: dict[str, Any], text: str, note: str | None, tools: set[str]
+    folder: Path, fields: dict[str, Any], text: str, note: str | None, tools: set[str], run_in: RunIn, tools_of: ToolsOf
 ) -> None:
     child = SubAgent("reviewer", "Reviews.", surface="tool", **fields)
 
@@ -179,14 +150,16 @@ async def test_on_the_tool_surface_a_folder_and_its_tools_are_there_for_who_asks
     await run_in(folder, model, child, permissions=ALLOW)
     request = model.asked("reviewer")[0]
     assert request.envelope.instructions == text
-    assert tools <= set(tool_names(request))
-    assert ("write_file" in tool_names(request)) is ("write_file" in tools)
+    assert tools <= set(tools_of(request))
+    assert ("write_file" in tools_of(request)) is ("write_file" in tools)
     if note is not None:
         assert f"of the {note}" in results_of(model.asked("parent")[1])[0]
 
 
 @pytest.mark.contract("H-09", "A-08")
-async def test_included_instructions_stand_before_those_of_the_definition_folder(folder: Path) -> None:
+async def test_included_instructions_stand_before_those_of_the_definition_folder(
+    folder: Path, reads: Model, run_in: RunIn
+) -> None:
     model = reads("reviewer")
     child = replace(REVIEWER, tools=[]).with_run_config(SubAgentRunConfig.inherit().include("instructions"))
     await run_in(folder, model, child, instructions="PARENT")

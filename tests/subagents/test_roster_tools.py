@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
@@ -21,8 +21,17 @@ from retinue.testing import RecordingModel, calls, messages_of, results_of
 
 pytestmark = pytest.mark.anyio
 
+Last = Callable[[RecordingModel, int], str]
+ToolsOf = Callable[[ModelRequest], list[str]]
+
 KEY = re.compile(r"^agent_key: (agent:helper:[0-9a-f]{12})$", re.MULTILINE)
 HERE = RuntimeContext(session_id="s")
+
+
+class Sends(Protocol):
+    """See the fixture `sends`."""
+
+    def __call__(self, first: dict[str, Any], *then: Callable[[str], dict[str, Any]]) -> RecordingModel: ...
 
 
 def helper(name: str = "helper", **fields: Any) -> SubAgent:
@@ -40,38 +49,9 @@ def spawn(agent_id: str = "helper", **arguments: Any) -> tuple[str, dict[str, An
     return "agent_spawn", {"agent_id": agent_id, **arguments}
 
 
-def tools_of(request: ModelRequest) -> list[str]:
-    """The tools that a model was offered."""
-    return [spec.name for spec in request.envelope.tools if spec.name != "read_result"]  # every agent with tools has that
-
-
-def last(model: RecordingModel, step: int) -> str:
-    """The last tool result that the parent was shown in its request of this step."""
-    return results_of(model.asked("parent")[step - 1])[-1]
-
-
-def sends(first: dict[str, Any], *then: Callable[[str], dict[str, Any]]) -> RecordingModel:
-    """A parent that spawns, then sends with what `then` makes of the key, then says so; children answer `n: input`."""
-
-    def answer(request: ModelRequest) -> Any:
-        messages = messages_of(request)
-        if request.agent_id != "parent":
-            spoken = [message.text for message in messages if isinstance(message, UserMessage)]
-            return f"{len(spoken)}: {spoken[-1]}"
-        if request.step == 1:
-            return calls(spawn(**first))
-        if request.step - 2 < len(then):
-            key = KEY.search(results_of(request)[0])
-            assert key
-            return calls(("agent_send", then[request.step - 2](key[1])))
-        return "ok"
-
-    return RecordingModel(answer)
-
-
 @pytest.mark.contract("A-02", "A-03", "A-17", "D-26")
 @pytest.mark.case("AS-22", "AS-16")
-async def test_the_roster_tools_and_the_ids_are_told_to_the_model() -> None:
+async def test_the_roster_tools_and_the_ids_are_told_to_the_model(tools_of: ToolsOf) -> None:
     model = RecordingModel({"parent": ["ok"]})
     await parent(model, helper(), helper("secret", hidden=True)).run("Go.")
     request = model.requests[0]
@@ -89,7 +69,7 @@ async def test_the_roster_tools_and_the_ids_are_told_to_the_model() -> None:
 
 @pytest.mark.contract("A-26", "A-25", "D-26", "H-10", "H-19")
 @pytest.mark.case("AS-58")
-async def test_a_spawn_gives_the_documented_lines_and_asks_nobody() -> None:
+async def test_a_spawn_gives_the_documented_lines_and_asks_nobody(last: Last) -> None:
     model = RecordingModel({"parent": [calls(spawn(task="Look around.")), "ok"], "helper": ["All quiet.\nReally."]})
     async with parent(model) as agent:
         result = await agent.run("Go.", context=HERE)
@@ -108,7 +88,7 @@ async def test_a_spawn_gives_the_documented_lines_and_asks_nobody() -> None:
 
 @pytest.mark.contract("A-13", "A-23", "D-03")
 @pytest.mark.case("AS-10")
-async def test_a_child_is_told_that_it_is_a_subagent_and_a_leaf_has_no_way_to_delegate() -> None:
+async def test_a_child_is_told_that_it_is_a_subagent_and_a_leaf_has_no_way_to_delegate(tools_of: ToolsOf) -> None:
     class Own(ToolHarness):
         @tool
         async def look(self) -> str:
@@ -171,7 +151,7 @@ def misspells(_context: RuntimeContext) -> Agent:
         (misspells, ["`opnai:x`", "openai:x"]),
     ],
 )
-async def test_a_factory_that_fails_is_told_to_the_model_and_ends_nothing(factory: Any, told: list[str]) -> None:
+async def test_a_factory_that_fails_is_told_to_the_model_and_ends_nothing(factory: Any, told: list[str], last: Last) -> None:
     model = RecordingModel({"parent": [calls(spawn("made", task="x")), "I go on."]})
     async with parent(model, SubAgent.from_factory("made", factory)) as agent:
         result = await agent.run("Go.", context=HERE)
@@ -182,7 +162,7 @@ async def test_a_factory_that_fails_is_told_to_the_model_and_ends_nothing(factor
 
 
 @pytest.mark.contract("A-26")
-async def test_without_a_task_a_child_is_only_created_and_can_be_sent_to() -> None:
+async def test_without_a_task_a_child_is_only_created_and_can_be_sent_to(last: Last, sends: Sends) -> None:
     model = sends({}, lambda key: {"agent_key": key, "message": "Now work."})
     async with parent(model) as agent:
         await agent.run("Go.", context=HERE)
@@ -196,7 +176,7 @@ async def test_without_a_task_a_child_is_only_created_and_can_be_sent_to() -> No
 
 @pytest.mark.contract("A-27", "H-18")
 @pytest.mark.case("AS-58", "HPD-78")
-async def test_a_child_is_continued_by_its_key_or_its_label_and_remembers() -> None:
+async def test_a_child_is_continued_by_its_key_or_its_label_and_remembers(last: Last, sends: Sends) -> None:
     model = sends(
         {"task": "First.", "label": "Scout"},
         lambda key: {"agent_key": key, "message": "Second."},
@@ -214,7 +194,7 @@ async def test_a_child_is_continued_by_its_key_or_its_label_and_remembers() -> N
 
 @pytest.mark.contract("A-27")
 @pytest.mark.case("AS-59")
-async def test_a_child_is_continued_in_a_later_run_of_another_process(tmp_path: Path) -> None:
+async def test_a_child_is_continued_in_a_later_run_of_another_process(tmp_path: Path, last: Last, sends: Sends) -> None:
     url = f"sqlite:///{tmp_path}/l.db"
     model = sends({"task": "First."})
     async with parent(model, ledger=url) as agent:
@@ -254,7 +234,7 @@ async def test_a_child_is_continued_in_a_later_run_of_another_process(tmp_path: 
         ({"message": "x", "key": "{key}"}, ["no argument `key`", "`agent_key`"]),
     ],
 )
-async def test_a_send_that_does_not_fit_says_what_was_given(arguments: dict[str, Any], told: list[str]) -> None:
+async def test_a_send_that_does_not_fit_says_what_was_given(arguments: dict[str, Any], told: list[str], last: Last) -> None:
     def answer(request: ModelRequest) -> Any:
         if request.agent_id != "parent":
             return "Done."
@@ -299,7 +279,7 @@ async def test_a_send_that_does_not_fit_says_what_was_given(arguments: dict[str,
         ("{", ["JSON"]),
     ],
 )
-async def test_a_spawn_that_does_not_fit_makes_no_child_and_says_why(arguments: Any, told: list[str]) -> None:
+async def test_a_spawn_that_does_not_fit_makes_no_child_and_says_why(arguments: Any, told: list[str], last: Last) -> None:
     model = RecordingModel({"parent": [calls(("agent_spawn", arguments)), "ok"]})
     async with parent(model, helper(), helper("general"), helper("people", mode="primary")) as agent:
         result = await agent.run("Go.", context=HERE)
@@ -312,14 +292,14 @@ async def test_a_spawn_that_does_not_fit_makes_no_child_and_says_why(arguments: 
 @pytest.mark.contract("D-25", "A-26")
 @pytest.mark.case("B091")
 @pytest.mark.parametrize("agent_id", ["code-reviewer", "code_reviewer", "Code Reviewer", "code-reviewer "])
-async def test_an_id_is_found_in_the_spellings_that_models_use(agent_id: str) -> None:
+async def test_an_id_is_found_in_the_spellings_that_models_use(agent_id: str, last: Last) -> None:
     model = RecordingModel({"parent": [calls(spawn(agent_id, task="x")), "ok"], "code-reviewer": ["Done."]})
     await parent(model, helper("code-reviewer")).run("Go.")
     assert "reply:\nDone." in last(model, 2)
 
 
 @pytest.mark.contract("A-28")
-async def test_the_list_shows_idle_children_and_then_at_most_ten_finished_ones() -> None:
+async def test_the_list_shows_idle_children_and_then_at_most_ten_finished_ones(last: Last) -> None:
     def answer(request: ModelRequest) -> Any:
         if request.agent_id != "parent":
             return "Done."
@@ -339,7 +319,7 @@ async def test_the_list_shows_idle_children_and_then_at_most_ten_finished_ones()
 
 
 @pytest.mark.contract("A-28")
-async def test_the_list_of_an_agent_without_children_says_so() -> None:
+async def test_the_list_of_an_agent_without_children_says_so(last: Last) -> None:
     model = RecordingModel({"parent": [calls(("agent_list", {})), "ok"]})
     await parent(model).run("Go.")
     assert last(model, 2) == "No active subagents."
@@ -380,7 +360,7 @@ async def test_a_label_is_taken_once() -> None:
 
 
 @pytest.mark.contract("A-27", "A-04")
-async def test_a_label_of_a_spawn_that_failed_is_free_again() -> None:
+async def test_a_label_of_a_spawn_that_failed_is_free_again(last: Last) -> None:
     turns = [calls(spawn("made", task="x", label="one")), calls(spawn(task="x", label="one")), "ok"]
     model = RecordingModel({"parent": turns, "helper": ["Done."]})
     await parent(model, helper(), SubAgent.from_factory("made", raises)).run("Go.")

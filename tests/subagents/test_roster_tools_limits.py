@@ -1,9 +1,9 @@
-"""What bounds children on the roster: time, depth, number, rules; and what reaches them of the context."""
+"""What bounds children on the roster: time, depth, number, rules."""
 
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
@@ -18,14 +18,22 @@ from retinue import (
     SubAgentInvocationFailedEvent,
     ToolCallResultEvent,
 )
-from retinue.messages import UserMessage
 from retinue.models.port import ModelRequest
-from retinue.testing import RecordingModel, VirtualClock, calls, messages_of, results_of
+from retinue.testing import RecordingModel, VirtualClock, calls, results_of
 
 pytestmark = pytest.mark.anyio
 
+Last = Callable[[RecordingModel, int], str]
+ToolsOf = Callable[[ModelRequest], list[str]]
+
 KEY = re.compile(r"^agent_key: (agent:helper:[0-9a-f]{12})$", re.MULTILINE)
 HERE = RuntimeContext(session_id="s")
+
+
+class Sends(Protocol):
+    """See the fixture `sends`."""
+
+    def __call__(self, first: dict[str, Any], *then: Callable[[str], dict[str, Any]]) -> RecordingModel: ...
 
 
 def helper(name: str = "helper", **fields: Any) -> SubAgent:
@@ -41,35 +49,6 @@ def parent(model: RecordingModel, *children: SubAgent, **options: Any) -> Agent:
 def spawn(agent_id: str = "helper", **arguments: Any) -> tuple[str, dict[str, Any]]:
     """A call of `agent_spawn`."""
     return "agent_spawn", {"agent_id": agent_id, **arguments}
-
-
-def tools_of(request: ModelRequest) -> list[str]:
-    """The tools that a model was offered."""
-    return [spec.name for spec in request.envelope.tools if spec.name != "read_result"]  # every agent with tools has that
-
-
-def last(model: RecordingModel, step: int) -> str:
-    """The last tool result that the parent was shown in its request of this step."""
-    return results_of(model.asked("parent")[step - 1])[-1]
-
-
-def sends(first: dict[str, Any], *then: Callable[[str], dict[str, Any]]) -> RecordingModel:
-    """A parent that spawns, then sends with what `then` makes of the key, then says so; children answer `n: input`."""
-
-    def answer(request: ModelRequest) -> Any:
-        messages = messages_of(request)
-        if request.agent_id != "parent":
-            spoken = [message.text for message in messages if isinstance(message, UserMessage)]
-            return f"{len(spoken)}: {spoken[-1]}"
-        if request.step == 1:
-            return calls(spawn(**first))
-        if request.step - 2 < len(then):
-            key = KEY.search(results_of(request)[0])
-            assert key
-            return calls(("agent_send", then[request.step - 2](key[1])))
-        return "ok"
-
-    return RecordingModel(answer)
 
 
 @pytest.mark.contract("D-26", "D-29", "H-05")
@@ -93,7 +72,7 @@ async def test_rules_see_the_agent_that_is_meant_however_it_is_spelled(agent_id:
         (PermissionRules(deny=["agent_send(other)"]), "2: Again."),
     ],
 )
-async def test_a_label_hides_nobody_from_the_rules(rules: PermissionRules, told: str) -> None:
+async def test_a_label_hides_nobody_from_the_rules(rules: PermissionRules, told: str, last: Last, sends: Sends) -> None:
     model = sends({"task": "First.", "label": "one"}, lambda _key: {"label": "one", "message": "Again."})
     result = await parent(model, permissions=rules).run("Go.")
     assert result.status == "completed"
@@ -101,7 +80,7 @@ async def test_a_label_hides_nobody_from_the_rules(rules: PermissionRules, told:
 
 
 @pytest.mark.contract("D-26", "D-28")
-async def test_a_send_by_label_is_asked_for_and_goes_on_with_the_answer() -> None:
+async def test_a_send_by_label_is_asked_for_and_goes_on_with_the_answer(last: Last, sends: Sends) -> None:
     model = sends({"task": "First.", "label": "one"}, lambda _key: {"label": " ONE", "message": "Again."})
     async with parent(model, permissions=PermissionRules(ask=["agent_send(helper)"])) as agent:
         result = await agent.run("Go.")
@@ -114,7 +93,7 @@ async def test_a_send_by_label_is_asked_for_and_goes_on_with_the_answer() -> Non
 
 
 @pytest.mark.contract("D-28", "A-27")
-async def test_nobody_is_asked_for_a_send_that_cannot_be() -> None:
+async def test_nobody_is_asked_for_a_send_that_cannot_be(last: Last, sends: Sends) -> None:
     model = sends({"task": "First.", "label": "one"}, lambda _key: {"label": "nobody", "message": "x"})
     result = await parent(model, permissions=PermissionRules(ask=["agent_send"])).run("Go.")
     assert result.status == "completed"
@@ -145,7 +124,7 @@ async def test_nobody_is_asked_for_a_spawn_that_cannot_be() -> None:
 
 @pytest.mark.contract("D-08", "A-26")
 @pytest.mark.case("AS-66", "B040")
-async def test_at_its_time_limit_a_child_is_stopped_and_its_partial_text_comes_back() -> None:
+async def test_at_its_time_limit_a_child_is_stopped_and_its_partial_text_comes_back(last: Last) -> None:
     clock = VirtualClock(auto=True)
     model = RecordingModel(
         {
@@ -171,7 +150,7 @@ async def test_at_its_time_limit_a_child_is_stopped_and_its_partial_text_comes_b
 
 
 @pytest.mark.contract("A-26", "A-27")
-async def test_an_authors_time_limit_holds_where_the_model_gives_none() -> None:
+async def test_an_authors_time_limit_holds_where_the_model_gives_none(last: Last) -> None:
     clock = VirtualClock(auto=True)
     model = RecordingModel({"parent": [calls(spawn(task="x")), "ok"], "helper": [{"text": "late", "delay": 3_000}]}, clock=clock)
     async with Runtime(clock=clock) as runtime:
@@ -182,7 +161,7 @@ async def test_an_authors_time_limit_holds_where_the_model_gives_none() -> None:
 
 @pytest.mark.contract("A-26")
 @pytest.mark.case("AS-64")
-async def test_a_time_limit_of_more_than_600_seconds_becomes_600() -> None:
+async def test_a_time_limit_of_more_than_600_seconds_becomes_600(last: Last) -> None:
     clock = VirtualClock(auto=True)
     model = RecordingModel(
         {"parent": [calls(spawn(task="x", timeout_seconds=99_999)), "ok"], "helper": [{"text": "late", "delay": 3_000}]},
@@ -195,7 +174,7 @@ async def test_a_time_limit_of_more_than_600_seconds_becomes_600() -> None:
 
 
 @pytest.mark.contract("A-24", "D-03", "D-30", "D-11")
-async def test_children_exist_at_depths_1_to_3_along_the_real_chain_and_factories_count() -> None:
+async def test_children_exist_at_depths_1_to_3_along_the_real_chain_and_factories_count(tools_of: ToolsOf) -> None:
     def answer(request: ModelRequest) -> Any:
         if request.step > 1 or "agent_spawn" not in tools_of(request):
             return f"{request.agent_id} at {request.depth}: {'/'.join(results_of(request))}"
@@ -233,18 +212,6 @@ async def test_a_forged_call_of_a_hidden_tool_is_refused_without_a_child() -> No
 
 
 @pytest.mark.contract("D-30")
-@pytest.mark.case("B021", "B057", "B047")
-async def test_a_tree_has_a_limit_of_children_and_the_refusal_names_the_setting() -> None:
-    model = RecordingModel({"parent": [calls(*(spawn(task="x") for _ in range(5))), "ok"], "helper": ["Done."]})
-    async with parent(model, limits=Limits(max_tree_children=3)) as agent:
-        await agent.run("Go.", context=HERE)
-        assert len((await agent.threads.graph("s")).runtime_children) == 3
-    results = results_of(model.asked("parent")[1])
-    assert ["reply:" in text for text in results] == [True, True, True, False, False]
-    assert "`Limits(max_tree_children=…)` is 3" in results[-1]
-
-
-@pytest.mark.contract("D-30")
 async def test_children_without_a_task_count_too() -> None:
     model = RecordingModel({"parent": [calls(*(spawn() for _ in range(5))), "ok"]})
     async with parent(model, limits=Limits(max_tree_children=3)) as agent:
@@ -278,34 +245,9 @@ async def test_more_than_so_many_children_at_once_queue() -> None:
     assert len(model.asked("helper")) == 7
 
 
-@pytest.mark.contract("A-25", "D-12")
-@pytest.mark.case("B004", "HPD-41", "AS-25")
-async def test_the_context_of_the_parent_reaches_a_child_and_nothing_leaks_back() -> None:
-    seen: list[tuple[str, str, object, bool]] = []
-    attributes: dict[str, object] = {"db": object(), "n": [1]}
-
-    from retinue import ToolContext
-
-    async def look(context: ToolContext) -> str:
-        """Look."""
-        seen.append((context.user_id, context.session_id, context.get("db"), context.get("db") is attributes["db"]))
-        return "seen"
-
-    model = RecordingModel(
-        {"parent": [calls(("look", {}), spawn(task="x")), "ok"], "helper": [calls(("look", {})), "Done."]},
-    )
-    agent = parent(model, tools=[look])
-    context = RuntimeContext(user_id="alice", session_id="s", attributes=attributes)
-    await agent.run("Go.", context=context)
-    assert [(user, same) for user, _session, _db, same in seen] == [("alice", True), ("alice", True)]
-    assert seen[0][1] == "s"
-    assert seen[1][1].startswith("sub-")
-    assert list(attributes) == ["db", "n"]
-
-
 @pytest.mark.contract("A-01")
 @pytest.mark.case("AS-43")
-async def test_an_agent_with_subagents_switched_off_or_a_leaf_has_none_of_the_tools(tmp_path: Path) -> None:
+async def test_an_agent_with_subagents_switched_off_or_a_leaf_has_none_of_the_tools(tmp_path: Path, tools_of: ToolsOf) -> None:
     for options in ({"disable_subagents": True}, {"leaf": True}):
         model = RecordingModel({"parent": ["ok"]})
         declared = [helper(), helper("as_tool", surface="tool")]
@@ -318,7 +260,7 @@ async def test_an_agent_with_subagents_switched_off_or_a_leaf_has_none_of_the_to
 
 
 @pytest.mark.contract("D-13", "A-04", "A-07")
-async def test_general_purpose_exists_by_default_and_can_be_switched_off(tmp_path: Path) -> None:
+async def test_general_purpose_exists_by_default_and_can_be_switched_off(tmp_path: Path, tools_of: ToolsOf) -> None:
     for wanted in (True, False):
         model = RecordingModel({"parent": ["ok"]})
         async with HarnessAgent("parent", model=model, workspace=tmp_path, general_purpose=wanted) as agent:

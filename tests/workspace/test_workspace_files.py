@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from retinue.config import Verdict
 from retinue.errors import ConfigurationError
-from retinue.workspace import FileError, FileInfo, WorkspaceFiles
+from retinue.workspace import FileError, FileInfo, WorkspaceFiles, Written
 from retinue.workspace.content import MAX_BYTES
 from retinue.workspace.opening import Openat2Opener, Opener, StepwiseOpener, default_opener
 
@@ -27,7 +27,7 @@ def refused(code: str, action: Callable[[], object]) -> str:
 
 def test_write_read_list_stat(files: WorkspaceFiles, root: Path) -> None:
     written = files.write_text("a/b/c.txt", "grüße\r\n")
-    assert written == ("a/b/c.txt", True, 9)
+    assert written == Written("a/b/c.txt", True, 9)
     assert files.read_text("./a//b/../b/c.txt") == "grüße\r\n"
     assert files.read_text(str(root / "a/b/c.txt")) == "grüße\r\n"
     assert files.read_bytes("a/b/c.txt") == "grüße\r\n".encode()

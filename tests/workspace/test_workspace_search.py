@@ -7,7 +7,7 @@ import pytest
 
 from retinue.workspace import FileError, WorkspaceFiles
 from retinue.workspace.matching import LiteralMatcher, RegexMatcher, matcher_for
-from retinue.workspace.search import grep, near_paths, walk
+from retinue.workspace.search import Match, grep, near_paths, walk
 
 
 @pytest.fixture
@@ -47,7 +47,11 @@ def test_walk_is_sorted_and_skips(tree: WorkspaceFiles) -> None:
 @pytest.mark.parametrize("pattern", ["needle", "ne+dle", "need[l]e"])
 def test_grep(tree: WorkspaceFiles, pattern: str) -> None:
     found = grep(tree, pattern)
-    assert found.matches == [("a.py", 1, "needle"), ("b/deep/three.txt", 1, "a needle"), ("b/two.py", 2, "needle = 3")]
+    assert found.matches == [
+        Match("a.py", 1, "needle"),
+        Match("b/deep/three.txt", 1, "a needle"),
+        Match("b/two.py", 2, "needle = 3"),
+    ]
     assert found.complete
     assert [m.path for m in grep(tree, pattern, "b").matches] == ["b/deep/three.txt", "b/two.py"]
     assert [m.path for m in grep(tree, pattern, "b/two.py").matches] == ["b/two.py"]

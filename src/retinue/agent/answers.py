@@ -3,7 +3,6 @@
 Names of calls are made such that every provider takes them back with the history.
 """
 
-import hashlib
 import re
 from collections.abc import Container
 from decimal import Decimal
@@ -13,6 +12,7 @@ import msgspec
 
 from retinue.agent.texts import bounded
 from retinue.errors import ModelError
+from retinue.ids import sha256_hex
 from retinue.json_text import dumps
 from retinue.messages import ToolCall, Usage
 from retinue.models.port import ChatModel, ModelAnswer, ReasoningDelta, TextDelta
@@ -42,7 +42,7 @@ def call_name(name: str, tools: Container[str]) -> str:
         return bare
     made = _OTHER.sub("_", name[:64]) or "unnamed"
     if made in tools:
-        digest = hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:8]
+        digest = sha256_hex(name.encode("utf-8", "replace"))[:8]
         made = f"{made[:55]}_{digest}"
     return made
 

@@ -1,7 +1,6 @@
 """One model call of a run: the request, the deltas, the answer into the journal."""
 
 import asyncio
-import hashlib
 import inspect
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -16,7 +15,7 @@ from retinue.agent.next_step import AskModel
 from retinue.agent.slots import Hold
 from retinue.errors import LedgerError, ModelError
 from retinue.events import MessageEvent, ModelCalledEvent, ReasoningDeltaEvent, TextDeltaEvent
-from retinue.ids import new_id
+from retinue.ids import new_id, sha256_hex
 from retinue.messages import AssistantMessage, ToolCall
 from retinue.models.port import Begin, ChatModel, Delta, ModelAnswer, ModelRequest, TextDelta
 from retinue.ops import Draft, DropDraft, PutDraft
@@ -377,7 +376,7 @@ def _unique_calls(used: set[str], message_id: str, calls: list[ToolCall]) -> tup
         if call.id and call.id not in used and call.id not in seen:
             made.append(call)
         else:
-            derived = hashlib.sha256(f"{message_id}:{index}".encode()).hexdigest()[:24]
+            derived = sha256_hex(f"{message_id}:{index}".encode())[:24]
             sent = call.provider_id or call.id or None  # an adapter may have made the ids of one message differ already
             made.append(ToolCall(id=f"call_{derived}", name=call.name, arguments=call.arguments, provider_id=sent))
         seen.add(made[-1].id)

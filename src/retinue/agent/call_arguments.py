@@ -4,7 +4,6 @@ What the gate was asked about is what runs: a call goes on with the text that `c
 parsers can read it differently (NaN, doubled keys, blank text).
 """
 
-import json
 from collections.abc import Sequence
 from typing import Any, Final, TypeVar, cast
 
@@ -52,6 +51,8 @@ def canonical(call: ToolCall) -> tuple[dict[str, Any], ToolCall] | CallOutcome:
 
 def _decoded(text: str) -> object:
     """Strict JSON. Where it holds half a surrogate pair, the character is replaced first."""
+    import json
+
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError):

@@ -1,5 +1,5 @@
 """What a run does when a condition of its commit did not hold: another process took over, a cancel came first, a request was
-answered. What was staged is void; the run goes on from what the ledger says, or is not this process's any more.
+answered. The run goes on from what the ledger says, where what had happened is staged again, or is not this process's any more.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,5 @@
 """An agent that can run: what one run loop needs to know, resolved and immutable."""
 
-import hashlib
 from collections.abc import Mapping
 from typing import cast
 
@@ -13,6 +12,7 @@ from retinue.agent.ports import CallHandler, Gate
 from retinue.agent.results import with_reading
 from retinue.config import ChatClientConfig
 from retinue.damage import UNREADABLE, damaged
+from retinue.ids import sha256_hex
 from retinue.models.port import ChatModel, Envelope, ToolSpec
 from retinue.secrets import Redactor
 
@@ -36,7 +36,7 @@ def make_envelope(instructions: str, tools: Mapping[str, CallHandler], settings:
     """The envelope of an agent and its blob; `digest` is the blob's SHA-256 (M11)."""
     specs = tuple(handler.spec for handler in tools.values())
     blob = msgspec.json.encode(_Stored(instructions, list(specs), _settings(settings)))
-    digest = hashlib.sha256(blob).hexdigest()
+    digest = sha256_hex(blob)
     return Envelope(instructions=instructions, tools=specs, settings=settings, digest=digest, wire={}), blob
 
 
@@ -59,7 +59,7 @@ def clean_envelope(redactor: Redactor, envelope: Envelope, blob: bytes) -> tuple
     clean = redactor.body(blob)
     if clean == blob:
         return envelope, blob
-    return envelope_from_blob(clean, hashlib.sha256(clean).hexdigest()), clean
+    return envelope_from_blob(clean, sha256_hex(clean)), clean
 
 
 class AgentDefinition(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,7 +1,7 @@
 """A run's hand on its journal: what is staged, what is on its way into the ledger, and who is told when it is there.
 
 Events are staged; staged events and ops ride with the next commit (M2). The projection follows what is staged: if the commit
-fails, projection and run are given up together and rebuilt from the ledger. Viewers are told only what is committed.
+fails, both are given up together (decision 0002). Viewers are told only what is committed.
 """
 
 import asyncio

@@ -3,18 +3,19 @@
 A check is a function of the text, the stored schema and, where it is there, the Python type. pydantic is imported at first use.
 """
 
-import hashlib
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
-from retinue.agent.schema_check import Misfit, misfits, node_at
 from retinue.errors import ConfigurationError
+from retinue.ids import sha256_hex
 from retinue.json_text import dumps, mend_all
 from retinue.messages import OutputSpec
+
+if TYPE_CHECKING:
+    from retinue.agent.schema_check import Misfit
 
 __all__ = ["WRAP", "Checked", "OutputType", "check_answer", "give_back"]
 
@@ -23,8 +24,8 @@ WRAP: Final = "value"
 
 MAX_FAULTS: Final = 10
 
-_FENCE: Final = re.compile(r"```[\w+-]*[ \t]*\r?\n(.*?)```", re.DOTALL)
-_NOT_NAME: Final = re.compile(r"[^A-Za-z0-9_-]+")
+_FENCE: Final = r"(?s)```[\w+-]*[ \t]*\r?\n(.*?)```"
+_NOT_NAME: Final = r"[^A-Za-z0-9_-]+"
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,7 +40,7 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Misfits(Exception):
-    def __init__(self, found: Sequence[Misfit]) -> None:
+    def __init__(self, found: "Sequence[Misfit]") -> None:
         super().__init__()
         self.found = found
 
@@ -132,13 +133,15 @@ def _read(text: str) -> tuple[Any, str]:
     stripped = text.strip().removeprefix("\ufeff")
     value, fault = _decoded(stripped)
     if fault:
-        blocks = _FENCE.findall(stripped)
+        blocks = re.findall(_FENCE, stripped)
         if len(blocks) == 1:
             return _decoded(blocks[0].strip())
     return value, fault
 
 
 def _decoded(text: str) -> tuple[Any, str]:
+    import json
+
     try:
         return msgspec.json.decode(text), ""
     except (msgspec.DecodeError, UnicodeEncodeError) as error:
@@ -159,6 +162,8 @@ def _no_constant(name: str) -> Any:
 
 
 def _by_schema(spec: OutputSpec) -> Callable[[Any], Any]:
+    from retinue.agent.schema_check import misfits
+
     schema: Mapping[str, Any] = spec.schema
     if spec.wrapped:
         schema = {**schema["properties"][WRAP], "$defs": schema.get("$defs", {})}
@@ -171,7 +176,8 @@ def _by_schema(spec: OutputSpec) -> Callable[[Any], Any]:
     return parse
 
 
-def _explained(spec: OutputSpec, found: Sequence[Misfit]) -> str:
+def _explained(spec: OutputSpec, found: "Sequence[Misfit]") -> str:
+    from retinue.agent.schema_check import node_at
     from retinue.tools.forms import form_of, lowered, shown
 
     inner: Mapping[str, Any] = spec.schema
@@ -195,6 +201,8 @@ def _explained(spec: OutputSpec, found: Sequence[Misfit]) -> str:
 def _of_pydantic(declared: Any) -> tuple[dict[str, Any], Callable[[Any], Any]]:
     from pydantic import TypeAdapter, ValidationError
 
+    from retinue.agent.schema_check import Misfit
+
     if not (isinstance(declared, type) or hasattr(declared, "__origin__") or hasattr(declared, "__args__")):
         raise TypeError("it is no type")
     adapter = TypeAdapter[Any](declared)
@@ -211,6 +219,8 @@ def _of_pydantic(declared: Any) -> tuple[dict[str, Any], Callable[[Any], Any]]:
 
 
 def _of_msgspec(declared: Any) -> tuple[dict[str, Any], Callable[[Any], Any]]:
+    from retinue.agent.schema_check import Misfit
+
     schema = msgspec.json.schema(declared)
     decoder = msgspec.json.Decoder[Any](declared)
 
@@ -236,6 +246,8 @@ def _value_at(plain: Any, path: Sequence[str | int]) -> Any:
 
 def _spec(declared: Any, schema: Mapping[str, Any]) -> OutputSpec:
     """The schema as it is sent and stored: of type object, without titles, with closed objects."""
+    import json
+
     from retinue.tools.forms import without_titles
 
     plain = cast("dict[str, Any]", _closed(without_titles(schema)))
@@ -250,7 +262,7 @@ def _spec(declared: Any, schema: Mapping[str, Any]) -> OutputSpec:
         plain = {"type": "object", "properties": {WRAP: plain}, "required": [WRAP], "additionalProperties": False}
     if definitions:
         plain["$defs"] = definitions
-    digest = hashlib.sha256(msgspec.json.encode([plain, wrapped], order="sorted")).hexdigest()[:16]
+    digest = sha256_hex(msgspec.json.encode([plain, wrapped], order="sorted"))[:16]
     return OutputSpec(name=_name(declared), schema=plain, digest=digest, wrapped=wrapped)
 
 
@@ -258,7 +270,7 @@ def _name(declared: Any) -> str:
     if hasattr(declared, "__metadata__"):  # Annotated
         declared = declared.__origin__
     text: str = declared.__name__ if isinstance(declared, type) else re.sub(r"(\w+\.)+(?=\w)", "", str(declared))
-    return _NOT_NAME.sub("_", text).strip("_")[:60] or "answer"
+    return re.sub(_NOT_NAME, "_", text).strip("_")[:60] or "answer"
 
 
 def _closed(node: Any) -> Any:

@@ -76,7 +76,7 @@ class OpenCalls:
 
 
 class Projection:
-    """What a journal says. Fields of the run are those of the last RUN_STARTED with a new run id."""
+    """What a journal says. Fields of the run are those of the last run: they begin anew with each RUN_STARTED of attempt 1."""
 
     __slots__ = (
         "agent_id",

@@ -4,7 +4,6 @@ What may be read is decided by the reader's own history: a conversation that hol
 one can, whoever knows the id (invariant 8, M12). So forks can, and a parent that a child has named one to.
 """
 
-import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -17,6 +16,7 @@ from retinue.agent.ports import CallHandler, CallOutcome, Prepared
 from retinue.agent.texts import bounded
 from retinue.config import Verdict
 from retinue.events import SubAgentInvocationStartedEvent
+from retinue.ids import sha256_hex
 from retinue.json_text import mend, mend_all
 from retinue.messages import BlobRef, CallRef, Entry, ToolCall, ToolResult, UserMessage
 from retinue.models.port import ToolSpec
@@ -42,7 +42,7 @@ def cut(text: str, limit: int) -> tuple[str, BlobRef, PutBlob]:
     """A text of more than `limit` characters as a model reads it: its beginning, a note, its end; and where the whole is."""
     text = mend(text)
     data = text.encode()
-    ref = BlobRef(digest=hashlib.sha256(data).hexdigest(), characters=len(text))
+    ref = BlobRef(digest=sha256_hex(data), characters=len(text))
     tail = limit // 5
     head = limit - tail - _NOTE_CHARACTERS
     note = (

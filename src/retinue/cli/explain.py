@@ -27,8 +27,9 @@ async def explain_id(ledger_option: str | None, workspace: Path, *, wanted: str,
     session = Session(workspace=workspace, ledger=ledger_option)
     command = session.command(*said.command) if said.command else ""
     stop = session.command(*said.stop) if said.stop else ""
+    stuck = session.command(*said.stuck) if said.stuck else ""
     if as_json:
-        print(json.dumps(_document(said, command, stop), ensure_ascii=True))
+        print(json.dumps(_document(said, command, stop, stuck), ensure_ascii=True))
         return Exit.COMPLETED
     now = time.time_ns() // 1_000_000
     since = f"  since      {duration(now - said.since)} ago" if said.since else ""
@@ -40,6 +41,7 @@ async def explain_id(ledger_option: str | None, workspace: Path, *, wanted: str,
         f"  waits for  {one_line(said.waits_for, 1_000)}" if said.waits_for else "",
         f"  command    {command}{OR_DENY if said.command[0] == 'answer' else ''}" if command else "",
         f"  stop it    {stop}" if stop else "",
+        f"  if stuck   {stuck}    (only where that process does nothing any more)" if stuck else "",
         f"  from code  {said.python}" if said.python else "",
         f"  see also   {one_line(', '.join(said.related), 1_000)}" if said.related else "",
     ]
@@ -47,7 +49,7 @@ async def explain_id(ledger_option: str | None, workspace: Path, *, wanted: str,
     return Exit.COMPLETED
 
 
-def _document(said: "Explanation", command: str, stop: str) -> dict[str, Any]:
+def _document(said: "Explanation", command: str, stop: str, stuck: str) -> dict[str, Any]:
     return {
         "id": said.id,
         "kind": said.kind,
@@ -59,6 +61,7 @@ def _document(said: "Explanation", command: str, stop: str) -> dict[str, Any]:
         "waitsFor": said.waits_for or None,
         "command": command or None,
         "stop": stop or None,
+        "stuck": stuck or None,
         "python": said.python or None,
         "related": list(said.related),
     }

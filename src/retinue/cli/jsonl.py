@@ -49,7 +49,7 @@ class EventLines:
             "body": _body(event),
         }
         if isinstance(event, RunFinishedEvent) and event.result is not None:
-            line["result"] = result_json(event.result)
+            line["result"] = result_json(event.result, key)
         return line
 
 
@@ -117,17 +117,16 @@ def cost_json(cost: Decimal | None) -> str | None:
     return None if cost is None else format(cost, "f")
 
 
-def result_json(result: "RunResult") -> dict[str, Any]:
-    """How a run ended. `usage` and `cost` are of the whole tree."""
-    thread = result.thread
+def result_json(result: "RunResult", key: ThreadKey) -> dict[str, Any]:
+    """How a run of thread `key` ended. `usage` and `cost` are of the whole tree."""
     return {
         "status": result.status,
         "reason": result.reason,
         "text": result.text,
         "usage": usage_json(result.usage),
         "cost": cost_json(result.cost),
-        "session": getattr(thread, "session_id", None),
-        "thread": getattr(thread, "thread_id", None),
+        "session": key.session or None,
+        "thread": key.thread or None,
         "requests": [
             {"requestId": one.request_id, "tool": one.tool, "agentId": one.agent_id, "arguments": one.arguments}
             for one in result.requests

@@ -88,7 +88,8 @@ def run(**options: Any) -> int:
 @click.argument("run_or_session", required=False)
 @place_options
 @click.option("--model", metavar="M", help="Model to go on with (default: the run's own).")
-@click.option("--take-over", is_flag=True, help="Take the run from a process that still lives but is stopped.")
+@click.option("--take-over", is_flag=True, help="Take the run from a process that still lives but is stopped or stuck.")
+@click.option("--yes", "-y", is_flag=True, help="With --take-over: do not ask, though that process is not stopped.")
 @click.option("--trust", is_flag=True, help="Use the folder's agent files without asking.")
 @json_option
 @click.option("--quiet", "-q", is_flag=True, help="Show the answer only.")

@@ -1,7 +1,6 @@
 """`retinue run` and `retinue resume`: from options to an agent, and its run in front of the person."""
 
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -9,17 +8,16 @@ from typing import TYPE_CHECKING, Final
 from retinue.cli.exits import Exit
 from retinue.cli.jsonl import EventLines
 from retinue.cli.keyboard import is_interactive, read_line
-from retinue.cli.places import choose_model, existing_ledger, find_run, recorded_model
-from retinue.cli.running import Session, drive, run_async
-from retinue.cli.text import duration, one_line
+from retinue.cli.places import choose_model, existing_ledger, recorded_model
+from retinue.cli.running import Session, can_ask, drive, run_async, tell_waiting
+from retinue.cli.text import one_line
+from retinue.cli.unfinished import opened, still_waiting, unfinished_run, was_confirmed
 from retinue.cli.viewers import choose_viewer
-from retinue.errors import ConfigurationError, UnknownId, UntrustedWorkspace
+from retinue.errors import ConfigurationError, UntrustedWorkspace
 
 if TYPE_CHECKING:
     from retinue.config import PermissionRules
     from retinue.harness import HarnessAgent
-    from retinue.ledger.port import Ledger
-    from retinue.rows import RunRow
 
 __all__ = ["check_recorded", "resume_run", "run_task", "trusted_agent"]
 
@@ -46,10 +44,14 @@ def run_task(
 ) -> Exit:
     """Run a task to its end. See `retinue run --help`."""
     from retinue.config import PermissionRules, RuntimeContext
+    from retinue.workspace.names import as_text
 
-    text = _task(task)
+    text = _piped() if task == "-" else as_text(task)
+    if not text.strip():
+        raise ConfigurationError("the task is empty", remedy="write what is to be done, or pass `-` and write it to stdin")
     named = choose_model(model, workspace)
-    rules = PermissionRules(allow=allow, ask=ask, deny=deny)
+    typed = {"allow": allow, "ask": ask, "deny": deny}
+    rules = PermissionRules(**{name: [as_text(one) for one in given] for name, given in typed.items()})
     viewer = choose_viewer(as_json=as_json, quiet=quiet, describe=EventLines().describe)
     context = RuntimeContext(session_id=session, thread_id=thread)
 
@@ -69,11 +71,11 @@ def run_task(
     return run_async(work)
 
 
-def _task(task: str) -> str:
-    text = sys.stdin.read() if task == "-" else task
-    if not text.strip():
-        raise ConfigurationError("the task is empty", remedy="write what is to be done, or pass `-` and write it to stdin")
-    return text
+def _piped() -> str:
+    reconfigure = getattr(sys.stdin, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(encoding="utf-8", errors="surrogateescape")  # whatever the locale says
+    return sys.stdin.read()
 
 
 async def trusted_agent(
@@ -88,7 +90,7 @@ async def trusted_agent(
 ) -> "HarnessAgent":
     """A built agent for a workspace; agent files that nobody has confirmed are confirmed here first (D-23)."""
     from retinue.harness import HarnessAgent
-    from retinue.harness.harness_agent import UNKNOWN_TOOL
+    from retinue.harness.mistaken import UNKNOWN_TOOL
 
     agent = HarnessAgent(
         name,
@@ -131,6 +133,7 @@ def resume_run(
     ledger: str | None,
     model: str | None,
     take_over: bool,
+    yes: bool,
     trust: bool,
     as_json: bool,
     quiet: bool,
@@ -139,10 +142,16 @@ def resume_run(
     viewer = choose_viewer(as_json=as_json, quiet=quiet, describe=EventLines().describe)
 
     async def work() -> Exit:
-        row = await _wanted(run_or_session, workspace, ledger, take_over=take_over)
-        if row is None:
-            print("nothing to resume: no run is interrupted or waiting", file=sys.stderr)
-            return Exit.COMPLETED
+        async with opened(existing_ledger(ledger, workspace)) as found:
+            row = await unfinished_run(found, run_or_session, take_over=take_over)
+            if row is None:
+                print("nothing to resume: no run is interrupted or waiting", file=sys.stderr)
+                return Exit.COMPLETED
+            if take_over and not await was_confirmed(found, row, yes=yes):
+                return Exit.INTERRUPTED
+            idle = None if can_ask(viewer) else await still_waiting(found, row)
+        if idle is not None:
+            return tell_waiting(idle.before, idle.last, viewer, Session(workspace=workspace, ledger=ledger))
         if row.workspace is None:
             raise ConfigurationError(
                 f"run `{row.run_id}` was started by an agent in code, `{row.agent_id}`, and needs that code to go on",
@@ -180,41 +189,3 @@ def check_recorded(run_id: str, named: str) -> None:
             code="unknown_model",
             remedy="pass `--model`, or resume it from the code that made the model",
         ) from error
-
-
-async def _wanted(run_or_session: str | None, workspace: Path, ledger_option: str | None, *, take_over: bool) -> "RunRow | None":
-    """The run to go on with. Those that are left aside are listed on stderr."""
-    ledger = existing_ledger(ledger_option, workspace)
-    await ledger.open()
-    try:
-        if run_or_session is not None:
-            row = await find_run(ledger, run_or_session)
-            if row.state.terminal:
-                raise UnknownId(
-                    f"run `{row.run_id}` has ended: {row.state}",
-                    code="run_ended",
-                    remedy=f"go on with its conversation: `retinue run --session {row.key.session} TASK`",
-                )
-            return row
-        waiting = await _unfinished(ledger, take_over=take_over)
-    finally:
-        await ledger.close()
-    for row in waiting[1:]:
-        print(one_line(f"also unfinished: {_described(row)}", 300), file=sys.stderr)
-    return waiting[0] if waiting else None
-
-
-async def _unfinished(ledger: "Ledger", *, take_over: bool) -> "list[RunRow]":
-    """Root runs that wait for an answer or whose process is gone, newest first. `take_over`: of one that lives too."""
-    from retinue.states import RunState
-
-    found: list[RunRow] = []
-    for row in await ledger.runs(states=(RunState.RUNNING, RunState.WAITING), roots_only=True):
-        if take_over or row.state is RunState.WAITING or row.owner is None or not await ledger.owner_alive(row.owner):
-            found.append(row)
-    return found
-
-
-def _described(row: "RunRow") -> str:
-    ago = duration(time.time_ns() // 1_000_000 - row.started_at)
-    return f"{row.run_id} (session {row.key.session}, {row.state}, begun {ago} ago)"

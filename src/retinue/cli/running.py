@@ -8,7 +8,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
 from shlex import quote
@@ -28,7 +28,7 @@ from retinue.events import Event, PermissionRequest, RunFinishedEvent
 if TYPE_CHECKING:
     from retinue.harness import Agent
 
-__all__ = ["Session", "drive", "run_async"]
+__all__ = ["Session", "can_ask", "drive", "run_async", "tell_waiting"]
 
 PARTIAL_LIMIT: Final = 2_000
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
@@ -61,7 +61,7 @@ async def drive(
     asked where a person sits at the terminal. Elsewhere it is passed over, and the run ends `waiting` (D-28).
     """
     last: RunFinishedEvent | None = None
-    asker = Asker(viewer) if is_interactive() and not isinstance(viewer, JsonViewer) else None
+    asker = Asker(viewer) if can_ask(viewer) else None
     async with viewer, contextlib.aclosing(events):
         with reported_to(viewer.say), _Interrupts(agent, viewer) as interrupts:
             async for event in events:
@@ -75,6 +75,24 @@ async def drive(
                     last = event
     if last is None:
         return Exit.FAILED
+    _say_end(last, viewer, session)
+    return exit_of_run(last.status, last.reason)
+
+
+def can_ask(viewer: Viewer) -> bool:
+    """Whether a person sits here who can be asked."""
+    return is_interactive() and not isinstance(viewer, JsonViewer)
+
+
+def tell_waiting(before: Sequence[Event], last: RunFinishedEvent, viewer: Viewer, session: Session) -> Exit:
+    """Say of a run that waits, and that nothing was done for, what it waits for. Its events are known, and not shown again."""
+    for event in before:
+        viewer.view.apply(event)
+        if isinstance(viewer, JsonViewer):
+            viewer.describe(event)
+    if isinstance(viewer, JsonViewer):
+        viewer.show(last)
+    viewer.view.apply(last)
     _say_end(last, viewer, session)
     return exit_of_run(last.status, last.reason)
 

@@ -59,7 +59,7 @@ def answer_request(
         named = model or root.model or choose_model(None, folder)
         agent = await trusted_agent(root.agent_id, folder, model=named, ledger=_url(ledger, workspace), trust=trust)
         async with agent:
-            await agent.definition_of(root)  # before anything is recorded: it has to be gone on with here
+            await agent._definition_of(root)  # before anything is recorded: it has to be gone on with here
             await _record(agent.runtime, row, allow=allow, remember=kept, note=note)
             events = agent.resume_stream(root.run_id)
             return await drive(agent, events, viewer, Session(workspace=workspace, ledger=ledger), resumed=root.run_id)
@@ -151,7 +151,7 @@ async def _driven_by(runtime: "Runtime", root: "RunRow") -> str:
     """The process that is alive and drives the run, in words; nothing if there is none."""
     from retinue.states import RunState
 
-    if root.state is not RunState.RUNNING or root.owner in (None, runtime.owner_id):
+    if root.state is not RunState.RUNNING or root.owner in (None, runtime._owner_id):
         return ""
     assert root.owner is not None
     if not await runtime.ledger.owner_alive(root.owner):

@@ -37,6 +37,7 @@ from retinue.harness.checks import (
     ledger_files,
 )
 from retinue.harness.driving import Driver
+from retinue.harness.mistaken import mistaken_names
 from retinue.harness.requests import request_view
 from retinue.harness.results import RunResult
 from retinue.harness.running import Started, begin, checked, go_on
@@ -52,6 +53,7 @@ from retinue.models.port import ChatModel
 from retinue.rows import RunRow, ThreadKey
 from retinue.states import RequestState
 from retinue.subagents.declaration import SubAgent
+from retinue.subagents.diagnostics import Diagnostic
 from retinue.subagents.equipment import Equipment, assemble, check_supported
 from retinue.subagents.lookup import check_children, child_definition
 from retinue.subagents.registry import Roster, merge_subagents
@@ -86,6 +88,9 @@ class Agent:
     Raises:
         ConfigurationError: names that clash or are not valid, declarations that cannot work (D-27).
     """
+
+    _builtin_names: Sequence[str] = ()
+    """The file tools that its tree may have."""
 
     def __init__(
         self,
@@ -144,14 +149,17 @@ class Agent:
         self._own_runtime = runtime is None
         self._entered = False
         self._built = False
+        self.diagnostics: tuple[Diagnostic, ...] = ()
+        """What is wrong with its declarations and rules, though it can run: found when it is built, and for each run."""
+        self._reported: set[str] = set()
         self._definition: AgentDefinition | None = None
-        self.on_request = on_request
+        self._on_request = on_request
         self.runtime = runtime or Runtime(ledger=ledger, limits=limits, models=models)
-        self._output = self.runtime.output(output)
-        self.own_trees: WeakSet[Tree] = WeakSet()
+        self._output = self.runtime._output(output)
+        self._own_trees: WeakSet[Tree] = WeakSet()
         """The trees of this agent's runs: a runtime may have those of others as well."""
-        self._sync = self.runtime.loop_thread
-        self.limits = replace(self.runtime.limits, max_depth=min(self.runtime.limits.max_depth, max_subagent_depth))
+        self._sync = self.runtime._loop_thread
+        self._limits = replace(self.runtime.limits, max_depth=min(self.runtime.limits.max_depth, max_subagent_depth))
         self.threads = Threads(self)
         on_roster = tuple(one for one in subagents if one.surface in (UNSET, "roster", "both"))
         as_tools = tuple(one for one in subagents if one.surface in ("tool", "both"))
@@ -187,13 +195,13 @@ class Agent:
             LedgerUnavailable: the store cannot be opened.
         """
         if not self._built:
-            definition = self.definition(None)
+            definition = self._defined(None)
             check_children(definition)
             self._built = True
         await self.runtime.open()
         return self
 
-    def definition(self, context: RuntimeContext | None) -> AgentDefinition:
+    def _defined(self, context: RuntimeContext | None) -> AgentDefinition:
         """The agent as it runs for this context."""
         if self._definition is None:
             self._definition = assemble(self._equipment(context))
@@ -210,31 +218,49 @@ class Agent:
         return assemble(replace(equipment, rules=(stored, *equipment.rules), labels=(self.name, *equipment.labels)))
 
     def _equipment(self, context: RuntimeContext | None, *, model: ChatModel | None = None) -> Equipment:
+        roster = self._roster(context, own=model is None)
         model = model or self._resolved_model()
         return Equipment(
             agent_id=self.name,
             instructions=self._instructions,
             model=model,
             model_reference=self._model if isinstance(self._model, str) else _reference(model),
-            resolve_model=self.runtime.model,
+            resolve_model=self.runtime._model,
             run_config=AgentRunConfig(clients=ClientsConfig(chat=self._chat)),
             max_iters=self._max_iters,
             rules=(self._permissions or PermissionRules(),),  # the root's set, silent or not, is the first of the chain
             labels=(self.name,),
             middleware=self._middleware,
             capabilities=self._capabilities,
-            roster=self._roster(context),
-            ceiling=self.limits.max_depth,
+            roster=roster,
+            ceiling=self._limits.max_depth,
             reserved=ledger_files(self.runtime.ledger),
             leaf=self._leaf is True or self._disable_subagents,
             output=self._output,
         )
 
     def _form(self, output: Any) -> OutputType | Unset | None:
-        return UNSET if output is UNSET else self.runtime.output(output)
+        return UNSET if output is UNSET else self.runtime._output(output)
 
-    def _roster(self, context: RuntimeContext | None) -> Roster:
-        return merge_subagents(code=self._on_roster).roster
+    def _roster(self, context: RuntimeContext | None, *, own: bool) -> Roster:
+        """What it can delegate to. What is wrong with that, and with names of tools, is in `diagnostics`, and logged once.
+
+        `own`: it is the root of its tree. As somebody's child it has tools that are not known here.
+        """
+        roster, found = self._found(context)
+        if own:
+            rules = self._permissions or PermissionRules()
+            found = (*found, *mistaken_names(self._capabilities, roster, rules, builtin=self._builtin_names))
+        self.diagnostics = tuple(found)
+        for diagnostic in self.diagnostics:
+            if str(diagnostic) not in self._reported:
+                self._reported.add(str(diagnostic))
+                _log.warning("%s", diagnostic)
+        return roster
+
+    def _found(self, context: RuntimeContext | None) -> tuple[Roster, Sequence[Diagnostic]]:
+        """The roster, and what its sources have to say."""
+        return merge_subagents(code=self._on_roster).roster, ()
 
     def _resolved_model(self) -> ChatModel:
         if self._model is None:
@@ -243,9 +269,9 @@ class Agent:
                 code="missing_model",
                 remedy='give it one, for example `model="openai:gpt-5"` or `model="http://127.0.0.1:8080/v1#name"`',
             )
-        return self.runtime.model(self._model)
+        return self.runtime._model(self._model)
 
-    def equipment_as_child(self, parent: Equipment, agent_id: str) -> Equipment:
+    def _equipment_as_child(self, parent: Equipment, agent_id: str) -> Equipment:
         """This agent as a child of `parent`: what a factory of a `SubAgent` returns is used through this (A-04, A-24).
 
         Its rules are added to the chain, its model is its own or the parent's, and it is a leaf unless `leaf=False`.
@@ -254,7 +280,7 @@ class Agent:
         if own is None:
             model, reference = parent.model, parent.model_reference
         else:
-            wanted = self.runtime.registered_models.get(own, own) if isinstance(own, str) else own
+            wanted = self.runtime._registered_models.get(own, own) if isinstance(own, str) else own
             model = parent.resolve_model(wanted, parent.model)
             reference = own if isinstance(own, str) else _reference(model)
         equipment = self._equipment(None, model=model)
@@ -296,7 +322,7 @@ class Agent:
             ConfigurationError: `media_too_large`, `invalid_argument`.
             ThreadBusy: the thread has a run that is not finished.
         """
-        given = check_input(text, self.limits)
+        given = check_input(text, self._limits)
         check_context(context)
         await self.build()
         form = self._form(output)
@@ -323,7 +349,7 @@ class Agent:
         the run ends `waiting`. With `patient=True` it is waited for without end (answer from another task). Leaving the
         loop early stops the run.
         """
-        given = check_input(text, self.limits)
+        given = check_input(text, self._limits)
         check_context(context)
         await self.build()
         viewer = Viewer(patient=patient)
@@ -334,15 +360,15 @@ class Agent:
             async for event in events:
                 yield event
 
-    async def run_on(self, key: ThreadKey, agent_id: str, text: Input, *, output: Any = UNSET, check: bool = True) -> RunResult:
+    async def _run_on(self, key: ThreadKey, agent_id: str, text: Input, *, output: Any = UNSET, check: bool = True) -> RunResult:
         """Run a given agent of this tree on a thread that exists; see `Thread.run`."""
-        given = check_input(text, self.limits)
+        given = check_input(text, self._limits)
         await self.build()
         context = RuntimeContext(user_id=key.user or None, session_id=key.session, thread_id=key.thread)
         row = await self.runtime.ledger.thread(key)
         if row is None:
             raise UnknownId(f"there is no thread `{key.thread}` in session `{key.session}`")
-        definition = child_definition(self.definition(context), agent_id, depth=row.depth, context=context)
+        definition = child_definition(self._defined(context), agent_id, depth=row.depth, context=context)
         form = self._form(output)
         start = partial(begin, self, given, context, viewer=None, acknowledged=False, definition=definition, key=key, output=form)
         return checked(await Driver(self, start, user=key.user).result(), check)
@@ -371,7 +397,7 @@ class Agent:
             UnknownId: there is no such run. ThreadBusy: its process is alive. ConfigurationError: another agent's run.
         """
         await self.build()
-        self.runtime.output(output)
+        self.runtime._output(output)
         start = partial(self._resuming, run_id, viewer=None, force=take_over, context=context)
         driver = Driver(self, start, user=_user(context))
         return checked(await driver.result(), check)
@@ -390,7 +416,7 @@ class Agent:
 
     async def _resuming(self, run_id: str, *, viewer: Viewer | None, force: bool, context: RuntimeContext | None) -> Started:
         root = await self._resumable(run_id, user=None if context is None else context.user_id)
-        return await go_on(self, root, viewer=viewer, force=force, context=context, definition=await self.definition_of(root))
+        return await go_on(self, root, viewer=viewer, force=force, context=context, definition=await self._definition_of(root))
 
     async def _resumable(self, run_id: str, *, user: str | None) -> RunRow:
         root = await find_root(self.runtime, run_id, user=user)
@@ -402,7 +428,7 @@ class Agent:
             )
         return root
 
-    async def definition_of(self, root: RunRow) -> AgentDefinition:
+    async def _definition_of(self, root: RunRow) -> AgentDefinition:
         """The agent that a stored run is of: this one, or one of its children.
 
         Raises:
@@ -474,16 +500,16 @@ class Agent:
         await self.build()
         await cancel(self, run_id, reason=reason, user_id=user_id)
 
-    def thread_handle(self, key: ThreadKey, agent_id: str) -> Thread:
+    def _thread_handle(self, key: ThreadKey, agent_id: str) -> Thread:
         """The handle of a thread of this agent's ledger."""
         return Thread(self, key, agent_id)
 
     # Living and ending
 
-    async def rest(self) -> None:
+    async def _rest(self) -> None:
         """Give back what this agent does not need while it does nothing, unless it is kept open by `async with`."""
         if not self._entered and self._own_runtime:
-            await self.runtime.rest()
+            await self.runtime._rest()
 
     async def close(self) -> None:
         """Stop what runs and release everything that is this agent's own. Idempotent; the agent can be used again."""

@@ -86,14 +86,20 @@ _KINDS: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
 """What the parameters of an agent take."""
 
 
+def _not_empty(text: str) -> str:
+    if text and not text.isspace():
+        return text
+    raise ConfigurationError("the input of a run is empty", code="invalid_argument", remedy="write what is to be done")
+
+
 def check_input(given: Any, limits: Limits) -> tuple[str, tuple[Media, ...]]:
     """The text of an input, with a line for each picture and file, and these.
 
     Raises:
-        ConfigurationError: `invalid_argument`, it is neither text nor texts and media; `media_too_large`.
+        ConfigurationError: `invalid_argument`, it is neither text nor texts and media, or empty; `media_too_large`.
     """
     if isinstance(given, str):
-        return given, ()
+        return _not_empty(given), ()
     items = [given] if isinstance(given, Media) else cast("Sequence[object]", given) if _is_list(given) else None
     if items is None:
         raise ConfigurationError(
@@ -107,6 +113,8 @@ def check_input(given: Any, limits: Limits) -> tuple[str, tuple[Media, ...]]:
             remedy='give texts, `Image(…)` and `File(…)`: `["What is this?", Image("photo.png")]`',
         )
     text, media = composed(cast("Sequence[str | Media]", items))
+    if not media:
+        _not_empty(text)
     for one in media:
         if len(one.data) > limits.max_media_bytes:
             raise ConfigurationError(

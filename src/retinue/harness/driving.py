@@ -47,7 +47,7 @@ class Driver:
 
     def _begin(self, *, at_once: bool) -> None:
         """Begin the run, here if it can be; it gets its own task when it has to wait."""
-        work, name, drivers = self._drive(), f"retinue run of {self._agent.name}", self._agent.runtime.drivers
+        work, name, drivers = self._drive(), f"retinue run of {self._agent.name}", self._agent.runtime._drivers
         if at_once:
             context = copy_context()
             try:
@@ -61,11 +61,11 @@ class Driver:
         else:
             self.task = asyncio.create_task(work, name=name)
         drivers.add(self)
-        self._agent.runtime.watcher.watch()
+        self._agent.runtime._watcher.watch()
         self.task.add_done_callback(self._over)
 
     def _over(self, task: "asyncio.Task[RunResult]") -> None:
-        self._agent.runtime.drivers.discard(self)
+        self._agent.runtime._drivers.discard(self)
         if not task.cancelled():
             task.exception()  # seen: the caller may have left
 
@@ -142,7 +142,7 @@ class Driver:
         finally:
             if self._viewer is not None:
                 self._viewer.close()
-            await agent.rest()
+            await agent._rest()
 
     async def _goes_on(self, result: "RunResult") -> bool:
         """Whether an answer or a stop came while the run was on its way to wait on disk; then it is taken up again."""
@@ -151,7 +151,7 @@ class Driver:
         if self._stop is None and not await _has_news(ledger, result.run_id):
             return False
         root = await find_root(agent.runtime, result.run_id)
-        definition = await agent.definition_of(root)
+        definition = await agent._definition_of(root)
         try:
             self._started = await go_on(
                 agent, root, viewer=self._viewer, force=False, context=started.context, definition=definition

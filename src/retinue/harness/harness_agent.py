@@ -1,6 +1,5 @@
 """`HarnessAgent`: an agent that is bound to a workspace."""
 
-import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,6 @@ from msgspec.structs import replace
 
 from retinue.agent.definition import AgentDefinition
 from retinue.agent.middleware import Middleware
-from retinue.agent.results import READ_RESULT
 from retinue.config import UNSET, ChatClientConfig, Limits, PermissionRules, RuntimeContext, Unset
 from retinue.errors import UntrustedWorkspace
 from retinue.events import PermissionRequest
@@ -18,25 +16,18 @@ from retinue.harness.runtime import Runtime
 from retinue.ids import check_scope_id
 from retinue.ledger.port import Ledger
 from retinue.models.port import ChatModel
-from retinue.permissions.mistakes import check_globs, unknown_tools
+from retinue.permissions.mistakes import check_globs
 from retinue.subagents.declaration import SubAgent
 from retinue.subagents.diagnostics import Diagnostic
 from retinue.subagents.equipment import Equipment, assemble
 from retinue.subagents.loading import LoadReport, load_subagents
-from retinue.subagents.mistaken_tools import mistaken_tools
 from retinue.subagents.registry import Roster, general_purpose, merge_subagents
-from retinue.subagents.roster_tools import ROSTER_TOOLS
-from retinue.tools.harness import ToolHarness, collect
+from retinue.tools.harness import ToolHarness
 from retinue.tools.port import Capability
 from retinue.workspace.layout import Workspace
 from retinue.workspace.tools import FILE_TOOLS, file_tools
 
-__all__ = ["UNKNOWN_TOOL", "HarnessAgent"]
-
-UNKNOWN_TOOL = "unknown_tool_in_rule"
-"""The code of the diagnostic for a rule whose tool nobody has."""
-
-_log = logging.getLogger("retinue")
+__all__ = ["HarnessAgent"]
 
 
 class HarnessAgent(Agent):
@@ -52,6 +43,8 @@ class HarnessAgent(Agent):
         trust: a workspace that code names is trusted. False: its agent files are only used if a person has confirmed them
             once (`Workspace.trust`), otherwise `UntrustedWorkspace` is raised (D-23).
     """
+
+    _builtin_names = FILE_TOOLS
 
     def __init__(
         self,
@@ -81,11 +74,9 @@ class HarnessAgent(Agent):
         output: Any = None,
     ) -> None:
         self.workspace = Workspace.open(workspace)
-        self.diagnostics: tuple[Diagnostic, ...] = ()
         self._general_purpose = general_purpose
         self._disable_file_tools = disable_file_tools
         self._trusted = trust
-        self._reported: set[str] = set()
         self._default_ledger = ledger is None and runtime is None
         if ledger is None:
             ledger = "memory" if runtime is not None else self.workspace.ledger_path
@@ -129,7 +120,7 @@ class HarnessAgent(Agent):
     def _check_trust(self) -> None:
         if self._trusted or self.workspace.is_trusted():
             return
-        found = self.agent_files()
+        found = self._agent_files()
         if found:
             names = ", ".join(f"`{path.relative_to(self.workspace.root)}`" for path in found[:5])
             more = f" and {len(found) - 5} more" if len(found) > 5 else ""
@@ -138,13 +129,13 @@ class HarnessAgent(Agent):
                 remedy="look at them, then confirm with `retinue run --trust`",
             )
 
-    def agent_files(self) -> list[Path]:
+    def _agent_files(self) -> list[Path]:
         """The files of the workspace that tell agents what to do: `AGENTS.md`, `subagents/*.md`, and those of users."""
         root = self.workspace.root
         declared = (*sorted(self.workspace.subagents_dir.glob("*.md")), *sorted(root.glob("*/subagents/*.md")))
         return [path for path in (self.workspace.instructions_path, *declared) if path.is_file()]
 
-    def definition(self, context: RuntimeContext | None) -> AgentDefinition:
+    def _defined(self, context: RuntimeContext | None) -> AgentDefinition:
         """The agent as it runs now: the workspace's files are read for each run, and so is whether it may use them."""
         self._check_trust()
         return assemble(self._equipment(context))
@@ -164,11 +155,10 @@ class HarnessAgent(Agent):
             builtin=() if self._disable_file_tools else tuple(file_tools(self.workspace.files)),
         )
 
-    def _roster(self, context: RuntimeContext | None) -> Roster:
-        """The four sources (A-04), by the precedence of D-05. What they have to say is in `diagnostics`, and logged once."""
+    def _found(self, context: RuntimeContext | None) -> tuple[Roster, Sequence[Diagnostic]]:
+        """The four sources (A-04), by the precedence of D-05, and what they have to say."""
         if self._disable_subagents or self._leaf is True:
-            self._report(self._mistaken_names(Roster()))
-            return Roster()
+            return Roster(), ()
         shared = _loaded(self.workspace.subagents_dir)
         user = LoadReport()
         if context is not None and context.user_id:
@@ -180,44 +170,7 @@ class HarnessAgent(Agent):
             user_files=user,
             shared_files=shared,
         )
-        mistaken = self._mistaken_names(merged.roster)
-        self._report((*shared.diagnostics, *user.diagnostics, *merged.diagnostics, *mistaken))
-        return merged.roster
-
-    def _report(self, found: Sequence[Diagnostic]) -> None:
-        self.diagnostics = tuple(found)
-        for diagnostic in self.diagnostics:
-            if str(diagnostic) not in self._reported:
-                self._reported.add(str(diagnostic))
-                _log.warning("%s", diagnostic)
-
-    def _mistaken_names(self, roster: Roster) -> list[Diagnostic]:
-        """Rules and subagents that name tools which nobody has. Nothing is said where not all tools are known: children of
-        factories have their own, and so have those that are made of another agent's configuration."""
-        known = _tools_of(self._capabilities, roster)
-        if known is None:
-            return []
-        found = unknown_tools(self._permissions or PermissionRules(), known)
-        rules = [Diagnostic(severity="warning", code=UNKNOWN_TOOL, message=one.message, remedy=one.remedy) for one in found]
-        declared = (
-            *(one for one in self._capabilities if isinstance(one, SubAgent)),
-            *(one.declaration for one in roster),
-        )
-        return [*rules, *(found for one in declared for found in mistaken_tools(one, known))]
-
-
-def _tools_of(capabilities: Sequence[Capability], roster: Roster) -> set[str] | None:
-    """The names of all tools that an agent with these, and its children at any depth, can have; None if they are not known."""
-    names = {*FILE_TOOLS, *ROSTER_TOOLS, READ_RESULT}
-    todo = [*capabilities, *(one.declaration for one in roster)]
-    while todo:
-        one = todo.pop()
-        names.add(one.name)
-        if isinstance(one, SubAgent):
-            if one.source == "factory":
-                return None
-            todo += collect(one.tool_harnesses)
-    return names
+        return merged.roster, (*shared.diagnostics, *user.diagnostics, *merged.diagnostics)
 
 
 def _loaded(folder: Path) -> LoadReport:

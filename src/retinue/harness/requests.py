@@ -73,7 +73,7 @@ async def answer_request(
     """
     row = await find_request(runtime, request_id, user=user)
     answer: Literal["allow", "deny"] = "allow" if allow else "deny"
-    note, by = runtime.redactor.text(note), runtime.redactor.text(by)
+    note, by = runtime._redactor.text(note), runtime._redactor.text(by)
     now = runtime.clock.now_ms()
     answered = msgspec.structs.replace(
         row, state=RequestState.ANSWERED, answer=answer, remember=remember, note=note, by=by, answered_at=now
@@ -99,8 +99,8 @@ async def answer_request(
 
 async def ask_callback(agent: "Agent", request: PermissionRequest) -> None:
     """Ask `on_request` and record what it says. Only True allows; what is not a bool denies, and says so."""
-    assert agent.on_request is not None
-    allowed: object = agent.on_request(request)
+    assert agent._on_request is not None
+    allowed: object = agent._on_request(request)
     if inspect.isawaitable(allowed):  # a plain function may answer as well
         allowed = await allowed
     note = ""

@@ -65,7 +65,7 @@ class Started:
         finally:
             tree.branches.discard(branch)
             if not tree.branches:
-                runtime.trees.pop(tree.root_run, None)
+                runtime._trees.pop(tree.root_run, None)
                 await tree.close()
 
     async def _result(self, end: RunEnd) -> RunResult:
@@ -91,7 +91,7 @@ class Started:
             usage=projection.tree_usage,
             cost=projection.cost,
             own=own,
-            thread=self._agent.thread_handle(self.run.row.key, self.run.row.agent_id),
+            thread=self._agent._thread_handle(self.run.row.key, self.run.row.agent_id),
             run_id=self.run.row.run_id,
             requests=tuple(requests),
         )
@@ -152,8 +152,8 @@ async def begin(
         key, known = _key(context)
     else:
         known = True
-    definition = definition or agent.definition(context)
-    text, media = runtime.know_secrets(context).text(given[0]), given[1]
+    definition = definition or agent._defined(context)
+    text, media = runtime._know_secrets(context).text(given[0]), given[1]
     row = await runtime.ledger.thread(key) if known else None
     projection, generation, head, depth = Projection(), 1, 0, 0
     created: ThreadRow | None = None
@@ -163,7 +163,7 @@ async def begin(
             key=key, default_agent_id=definition.agent_id, created_at=now, updated_at=now, title=text.strip()[:80]
         )
     else:
-        kept = runtime.services.projections.take(row)
+        kept = runtime._services.projections.take(row)
         stored = None if kept is not None else await runtime.ledger.journal(key)
         last = await _check_idle(runtime, key)  # after the head was read: a run that begins later moves it, and ours is refused
         if kept is not None and kept.run_id != last:  # another thread of this name: purged and made again
@@ -184,7 +184,7 @@ async def begin(
         path=(definition.agent_id,),
         started_at=now,
         updated_at=now,
-        owner=runtime.owner_id,
+        owner=runtime._owner_id,
         definition_hash=definition.definition_hash,
         depth=depth,
         workspace=definition.workspace,
@@ -198,7 +198,7 @@ async def begin(
     run.is_lead = True
     stage_run(run, text, created=created, media=media, rules=plain_rules(agent.permissions))
     run.acknowledge = acknowledged
-    runtime.trees[run_id] = tree
+    runtime._trees[run_id] = tree
     tree.runs[run_id] = run
     return Started(agent, branch, run, context, created or row)
 
@@ -229,18 +229,18 @@ def _tree(
     children: int,
 ) -> Tree:
     on_request: Callable[[Any], Awaitable[Any]] | None = None
-    if agent.on_request is not None:
+    if agent._on_request is not None:
         on_request = partial(ask_callback, agent)
     tree = Tree(
-        agent.runtime.services,
-        agent.limits,
+        agent.runtime._services,
+        agent._limits,
         root_run=run_id,
         root_key=key,
         attributes=None if context is None else context.attributes,
         on_request=on_request,
         children=children,
     )
-    agent.own_trees.add(tree)
+    agent._own_trees.add(tree)
     if viewer is not None:
         viewer.tree = tree
         tree.viewers.append(viewer)
@@ -262,16 +262,16 @@ async def go_on(
         ThreadBusy: it is being driven, here or by another process that is alive.
     """
     runtime = agent.runtime
-    runtime.know_secrets(context)
-    if root.run_id in runtime.trees:
+    runtime._know_secrets(context)
+    if root.run_id in runtime._trees:
         raise ThreadBusy(f"run `{root.run_id}` is running in this process", remedy="wait for it, or cancel it")
-    tree = runtime.trees[root.run_id] = _tree(agent, root.run_id, root.key, context, viewer, children=0)
+    tree = runtime._trees[root.run_id] = _tree(agent, root.run_id, root.key, context, viewer, children=0)
     branch = Branch(tree, root.run_id)
     tree.branches.add(branch)
     try:
         run = await _taken(runtime, branch, await take_over(runtime, root, force=force), definition)
     except BaseException:
-        del runtime.trees[root.run_id]
+        del runtime._trees[root.run_id]
         raise
     tree.runs[root.run_id] = run
     return Started(agent, branch, run, context)
@@ -317,4 +317,4 @@ def _known_form(runtime: Runtime, definition: AgentDefinition, projection: Proje
     if wanted is None:
         return None
     own = definition.output
-    return own if own is not None and own.spec.digest == wanted.digest else runtime.known_output(wanted.digest)
+    return own if own is not None and own.spec.digest == wanted.digest else runtime._known_output(wanted.digest)

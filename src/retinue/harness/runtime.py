@@ -68,34 +68,34 @@ class Runtime:
         clock: Clock | None = None,
         secrets: Iterable[str | SecretRef] = (),
     ) -> None:
-        self.redactor = Redactor()
+        self._redactor = Redactor()
         for secret in secrets:
-            self.redactor.require(secret)
-        self._log_filter = self.redactor.log_filter()
+            self._redactor.require(secret)
+        self._log_filter = self._redactor.log_filter()
         self.ledger: Ledger = open_ledger(ledger) if isinstance(ledger, str | Path) else ledger
         self.limits = limits or Limits()
         self.clock = clock or SystemClock()
-        self.registered_models: dict[str, ChatModel | str] = dict(models or {})
-        self.owner_id = new_id("own")
-        self.trees: dict[str, Tree] = {}
-        self.drivers: set[Driver] = set()
-        self.watcher = Watcher(self)
+        self._registered_models: dict[str, ChatModel | str] = dict(models or {})
+        self._owner_id = new_id("own")
+        self._trees: dict[str, Tree] = {}
+        self._drivers: set[Driver] = set()
+        self._watcher = Watcher(self)
         self._models: dict[tuple[str, str], ChatModel] = {}
         self._used: list[ChatModel] = []
-        self._services: Services | None = None
+        self._opened: Services | None = None
         self._outputs: dict[Any, OutputType] = {}
-        self.loop_thread = LoopThread()
+        self._loop_thread = LoopThread()
         self._claiming = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._claims: set[object] = set()
         self._opening = asyncio.Lock()
 
     @property
-    def services(self) -> Services:
+    def _services(self) -> Services:
         """What every run gets. Only after `open`."""
-        if self._services is None:
+        if self._opened is None:
             raise ConfigurationError("the runtime is not open", remedy="call `await runtime.open()` or use `async with`")
-        return self._services
+        return self._opened
 
     async def open(self) -> Self:
         """Open the ledger and register this process as an owner (M7). Idempotent.
@@ -105,10 +105,10 @@ class Runtime:
             ConfigurationError: `other_loop`: it is open in another event loop.
         """
         with self._claimed():
-            if self._services is None:
+            if self._opened is None:
                 async with self._opening:
-                    if self._services is None:
-                        self._services = await self._open()
+                    if self._opened is None:
+                        self._opened = await self._open()
         return self
 
     @contextmanager
@@ -117,7 +117,7 @@ class Runtime:
         loop, claim = asyncio.get_running_loop(), object()
         with self._claiming:
             if self._loop is not loop:
-                taken = self._services is not None or self._claims
+                taken = self._opened is not None or self._claims
                 if taken and self._loop is not None and self._loop.is_running():
                     raise ConfigurationError(
                         "this agent, or the `Runtime` that it shares, is in use in another event loop",
@@ -137,11 +137,11 @@ class Runtime:
     async def _open(self) -> Services:
         await self.ledger.open()
         row = OwnerRow(
-            owner_id=self.owner_id,
+            owner_id=self._owner_id,
             pid=os.getpid(),
             host=socket.gethostname(),
             started_at=self.clock.now_ms(),
-            command=self.redactor.text(Path(sys.argv[0]).name) if sys.argv else "",
+            command=self._redactor.text(Path(sys.argv[0]).name) if sys.argv else "",
         )
         try:
             await self.ledger.commit([PutOwner(row)])
@@ -153,32 +153,32 @@ class Runtime:
         return Services(
             ledger=self.ledger,
             clock=self.clock,
-            owner_id=self.owner_id,
+            owner_id=self._owner_id,
             threads=ToolThreads(self.limits.tool_threads, clock=self.clock),
-            redactor=self.redactor,
+            redactor=self._redactor,
             end_child=end_child,
         )
 
-    def model(self, wanted: str | ChatModel, parent: ChatModel | None = None) -> ChatModel:
+    def _model(self, wanted: str | ChatModel, parent: ChatModel | None = None) -> ChatModel:
         """The model of a text; the same text gives the same object, so that its connections are shared.
 
         Raises:
             ConfigurationError: it cannot be resolved (A-18).
         """
         if not isinstance(wanted, str):
-            self.use(wanted)
+            self._use(wanted)
             return wanted
         from retinue.models.resolve import reference_of, resolve_model  # brings the adapter's modules
 
         near = "" if parent is None else (reference_of(parent) or parent.provider)
         known = self._models.get((wanted, near))
         if known is None:
-            known = resolve_model(wanted, registered=self.registered_models, parent_provider=near or None, clock=self.clock)
+            known = resolve_model(wanted, registered=self._registered_models, parent_provider=near or None, clock=self.clock)
             self._models[wanted, near] = known
-            self.use(known)
+            self._use(known)
         return known
 
-    def output(self, declared: Any) -> OutputType | None:
+    def _output(self, declared: Any) -> OutputType | None:
         """The form of answers of a Python type, made once; None for None.
 
         Raises:
@@ -197,29 +197,29 @@ class Runtime:
             self._outputs[declared] = known
         return known
 
-    def known_output(self, digest: str) -> OutputType | None:
+    def _known_output(self, digest: str) -> OutputType | None:
         """The type that a stored run's answers have, if a run of this process asked for it."""
         return next((known for known in self._outputs.values() if known.spec.digest == digest), None)
 
-    def use(self, model: ChatModel) -> None:
+    def _use(self, model: ChatModel) -> None:
         """Close this model with the runtime."""
         if not any(model is known for known in self._used):
             self._used.append(model)
             secrets: Any = getattr(model, "secrets", None)
             if callable(secrets):
-                self.redactor.watch(cast("Callable[[], Iterable[str | SecretRef]]", secrets))
+                self._redactor.watch(cast("Callable[[], Iterable[str | SecretRef]]", secrets))
 
-    def know_secrets(self, context: RuntimeContext | None) -> Redactor:
+    def _know_secrets(self, context: RuntimeContext | None) -> Redactor:
         """The redactor, knowing what is to be kept secret now: keys that have changed, and secrets of a run's context."""
-        self.redactor.refresh()
+        self._redactor.refresh()
         if context is not None and context.attributes:
-            self.redactor.add(value for value in context.attributes.values() if isinstance(value, SecretRef))
-        return self.redactor
+            self._redactor.add(value for value in context.attributes.values() if isinstance(value, SecretRef))
+        return self._redactor
 
-    async def rest(self) -> None:
+    async def _rest(self) -> None:
         """Give back what an idle runtime does not need: the models' connections."""
-        if not self.trees:
-            await self._close_models(self._services)
+        if not self._trees:
+            await self._close_models(self._opened)
 
     async def _close_models(self, services: Services | None) -> None:
         """Close the models, no longer than the grace. What one's `close` does decides nothing about a run: it is logged."""
@@ -237,28 +237,28 @@ class Runtime:
                         services.keep(closing)
                 await asyncio.gather(timer, return_exceptions=True)
 
-    async def cancel(self, root_run: str, reason: str, *, by: str, run_id: str | None = None) -> bool:
+    async def _cancel(self, root_run: str, reason: str, *, by: str, run_id: str | None = None) -> bool:
         """Stop a run of a tree and everything below it: the intent is durable first, then those that run are told (M8).
 
         Returns whether the tree is being driven in this process.
         """
-        target, reason, by = run_id or root_run, self.redactor.text(reason), self.redactor.text(by)
-        tree = self.trees.get(root_run)
+        target, reason, by = run_id or root_run, self._redactor.text(reason), self._redactor.text(by)
+        tree = self._trees.get(root_run)
         run = None if tree is None else tree.runs.get(target)
         if run is not None and not run.journal.known:
             run.journal.flush_soon()  # an intent needs a run that the ledger knows
         await self.ledger.commit([RequestCancel(target, reason, by, self.clock.now_ms())])
-        tree = self.trees.get(root_run)  # it may have ended meanwhile
+        tree = self._trees.get(root_run)  # it may have ended meanwhile
         if tree is None:
             return False
-        self.asked_to_stop(target, reason)
+        self._asked_to_stop(target, reason)
         if target not in tree.runs and (row := await self.ledger.run(target)) is not None:
             tree.look_again(row.invocations)  # it may wait for a person, and those above for it
         return True
 
-    def asked_to_stop(self, target: str, reason: str) -> None:
+    def _asked_to_stop(self, target: str, reason: str) -> None:
         """There is an intent to stop this run: tell it and those below it, as far as they are driven here."""
-        for tree in list(self.trees.values()):
+        for tree in list(self._trees.values()):
             if target != tree.root_run and target not in tree.runs:
                 continue
             tree.stops.setdefault(target, reason)
@@ -266,9 +266,9 @@ class Runtime:
                 if target in run.row.lineage:
                     run.stopping.ask(reason)
 
-    def driven_on(self, key: ThreadKey) -> "Run | None":
+    def _driven_on(self, key: ThreadKey) -> "Run | None":
         """The run that is driven here on a thread."""
-        return next((run for tree in self.trees.values() for run in tree.runs.values() if run.row.key == key), None)
+        return next((run for tree in self._trees.values() for run in tree.runs.values() if run.row.key == key), None)
 
     async def close(self) -> None:
         """Stop what runs, with its end in the ledger, and release everything. Idempotent.
@@ -281,8 +281,8 @@ class Runtime:
 
     async def _close(self) -> None:
         await self._stop_drivers()
-        await self.watcher.stop()
-        services, self._services = self._services, None
+        await self._watcher.stop()
+        services, self._opened = self._opened, None
         try:
             await self._close_models(services)
             if services is None:
@@ -297,21 +297,21 @@ class Runtime:
             logging.getLogger("retinue").removeFilter(self._log_filter)
             if services is not None:
                 await self.ledger.close()
-                self.owner_id = new_id("own")
+                self._owner_id = new_id("own")
 
     def close_sync(self) -> None:
         """`close` for code that used `run_sync`; what still runs ends cancelled. Idempotent, from any thread."""
-        self.loop_thread.close(self.close)
+        self._loop_thread.close(self.close)
 
     async def _leave(self) -> None:
         try:
-            await self.ledger.commit([DropOwner(self.owner_id)])
+            await self.ledger.commit([DropOwner(self._owner_id)])
         except LedgerUnavailable as error:  # its lock goes with the ledger, and whoever opens that next removes the row
             _log.warning("the owner's row is left behind: %s", error)
 
     async def _stop_drivers(self) -> None:
         """Let every run end as cancelled. A driver that hangs in code which heeds no cancellation is left behind."""
-        drivers = [driver for driver in self.drivers if not driver.over]
+        drivers = [driver for driver in self._drivers if not driver.over]
         tasks: set[asyncio.Task[Any]] = {driver.task for driver in drivers if driver.task is not None}
         tasks.discard(cast("asyncio.Task[Any]", asyncio.current_task()))
         if not tasks:
@@ -326,8 +326,8 @@ class Runtime:
         finally:
             timer.cancel()
             await asyncio.gather(timer, return_exceptions=True)
-        if tasks and self._services is not None:
-            await self._services.end(tasks, self.limits.stop_grace)
+        if tasks and self._opened is not None:
+            await self._opened.end(tasks, self.limits.stop_grace)
 
     async def __aenter__(self) -> Self:
         return await self.open()

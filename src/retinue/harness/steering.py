@@ -40,12 +40,12 @@ async def answer(
     else:
         request_id, user = request.request_id, "" if request.key is None else request.key.user
     asked = await find_request(runtime, request_id, user=user)
-    if asked.state is RequestState.OPEN and asked.root_run not in runtime.trees:
+    if asked.state is RequestState.OPEN and asked.root_run not in runtime._trees:
         root = await find_root(runtime, asked.root_run)
         if not root.state.terminal and not await _driven_elsewhere(runtime, root):
-            await agent.definition_of(root)  # before anything is recorded: it will have to be gone on with here
+            await agent._definition_of(root)  # before anything is recorded: it will have to be gone on with here
     row = await answer_request(runtime, request_id, user=user, allow=allow, remember=remember, by=by, note=note)
-    tree = runtime.trees.get(row.root_run)
+    tree = runtime._trees.get(row.root_run)
     if tree is not None:
         tree.answer_came(request_id, row.run_id, row.invocations)
         return None
@@ -62,17 +62,17 @@ async def cancel(agent: "Agent", run_id: str | None, *, reason: str, user_id: st
     """See `Agent.cancel`."""
     runtime = agent.runtime
     if run_id is None:
-        trees = [(root, tree) for root, tree in runtime.trees.items() if tree in agent.own_trees]
+        trees = [(root, tree) for root, tree in runtime._trees.items() if tree in agent._own_trees]
         roots = [root for root, tree in trees if user_id in (None, _user_of(tree))]
-        for driver in list(runtime.drivers):
+        for driver in list(runtime._drivers):
             if driver.begins_for(agent, user_id):  # it has no tree yet: the stop travels with its first commit
                 driver.stop(reason, by="user")
-        await asyncio.gather(*(runtime.cancel(root, reason, by="user") for root in roots))
+        await asyncio.gather(*(runtime._cancel(root, reason, by="user") for root in roots))
         return
     user = user_id or ""
-    live = next((root for root, tree in runtime.trees.items() if run_id in tree.runs and _user_of(tree) == user), None)
+    live = next((root for root, tree in runtime._trees.items() if run_id in tree.runs and _user_of(tree) == user), None)
     root_id = live or (await find_root(runtime, run_id, user=user)).run_id
-    if await runtime.cancel(root_id, reason, by="user", run_id=run_id):
+    if await runtime._cancel(root_id, reason, by="user", run_id=run_id):
         return
     root = await find_root(runtime, root_id)
     if root.state.terminal or await _driven_elsewhere(runtime, root):
@@ -89,7 +89,7 @@ async def cancel(agent: "Agent", run_id: str | None, *, reason: str, user_id: st
 
 async def _driven_elsewhere(runtime: Runtime, root: RunRow) -> bool:
     """Whether another process that is alive holds the run."""
-    if root.state is not RunState.RUNNING or root.owner is None or root.owner == runtime.owner_id:
+    if root.state is not RunState.RUNNING or root.owner is None or root.owner == runtime._owner_id:
         return False
     return await runtime.ledger.owner_alive(root.owner)
 

@@ -47,7 +47,7 @@ async def take_over(runtime: Runtime, root: RunRow, *, force: bool = False) -> R
             row,
             state=RunState.RUNNING,
             attempt=row.attempt + 1,
-            owner=runtime.owner_id,
+            owner=runtime._owner_id,
             updated_at=runtime.clock.now_ms(),
         )
         ops.append(Append(row.key, journal.row.generation, journal.row.head, (_attempt_event(runtime, journal, mine),)))
@@ -67,7 +67,7 @@ async def take_over(runtime: Runtime, root: RunRow, *, force: bool = False) -> R
 async def _check_owner(runtime: Runtime, row: RunRow, force: bool) -> None:
     if row.state is not RunState.RUNNING or row.owner is None:
         return
-    if force or row.owner == runtime.owner_id or not await runtime.ledger.owner_alive(row.owner):
+    if force or row.owner == runtime._owner_id or not await runtime.ledger.owner_alive(row.owner):
         return
     owner = await runtime.ledger.owner(row.owner)
     who = f"process {owner.pid} on {owner.host}" if owner is not None else f"owner `{row.owner}`"
@@ -86,7 +86,7 @@ def _attempt_event(runtime: Runtime, journal: Journal, row: RunRow) -> NewEvent:
     )
     event = RunStartedEvent(
         agent_id=first.agent_id,
-        owner=runtime.owner_id,
+        owner=runtime._owner_id,
         attempt=row.attempt,
         definition_hash=first.definition_hash,
         envelope_hash=first.envelope_hash,

@@ -61,7 +61,7 @@ class Thread:
             UnknownId: this agent does not have an agent of that id.
             RunFailed, RunCancelled: as `Agent.run`.
         """
-        return await self._agent.run_on(self.key, agent_id or self.default_agent_id, text, output=output)
+        return await self._agent._run_on(self.key, agent_id or self.default_agent_id, text, output=output)
 
     async def _projection(self) -> Any:
         await self._agent.build()

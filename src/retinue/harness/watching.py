@@ -42,7 +42,7 @@ class Watcher:
 
     async def _watch(self) -> None:
         runtime = self._runtime
-        while runtime.drivers:
+        while runtime._drivers:
             await runtime.clock.sleep(POLL_SECONDS)
             try:
                 await self._look()
@@ -51,21 +51,21 @@ class Watcher:
 
     async def _look(self) -> None:
         runtime = self._runtime
-        runs = [run_id for tree in runtime.trees.values() for run_id in {tree.root_run, *tree.runs}]
+        runs = [run_id for tree in runtime._trees.values() for run_id in {tree.root_run, *tree.runs}]
         news = await runtime.ledger.news(runs, since=self._cursor)
         self._cursor = news.cursor
         for run_id, reason in news.stops.items():
-            runtime.asked_to_stop(run_id, reason)
+            runtime._asked_to_stop(run_id, reason)
         for key in news.mail:
             await self._mail_came(key)
 
     async def _mail_came(self, key: ThreadKey) -> None:
         runtime = self._runtime
-        run = runtime.driven_on(key)
+        run = runtime._driven_on(key)
         if run is not None:
             run.mail_came()
             return
         last = await runtime.ledger.last_run(key)
-        tree = None if last is None else runtime.trees.get(last.root)
+        tree = None if last is None else runtime._trees.get(last.root)
         if last is not None and tree is not None:
             tree.look_again(last.invocations)  # it waits for a person, and those above for it

@@ -1,10 +1,13 @@
 """`explain`: finds what an id names, reads what is known of it, and says it in a sentence (see `sentences`)."""
 
+from typing import TypedDict
+
 import msgspec
 
 from retinue.errors import UnknownId
 from retinue.ids import kind_of
 from retinue.ledger.port import Ledger
+from retinue.ledger.processes import is_stopped
 from retinue.ledger.sentences import (
     Explanation,
     Facts,
@@ -14,10 +17,16 @@ from retinue.ledger.sentences import (
     explain_run,
     explain_thread,
 )
-from retinue.rows import RunRow, ThreadKey
+from retinue.rows import OwnerRow, RunRow, ThreadKey
 from retinue.states import RequestState, RunState
 
 __all__ = ["Explanation", "explain"]
+
+
+class _Owned(TypedDict):
+    owner: OwnerRow | None
+    alive: bool
+    stopped: bool
 
 
 async def explain(ledger: Ledger, wanted: str) -> Explanation:
@@ -48,8 +57,7 @@ async def _invocation(ledger: Ledger, wanted: str) -> Explanation | None:
         return None
     child = await ledger.run(row.child_run)
     if row.owner is not None:  # the child has ended, and something of it has not stopped
-        facts = Facts(owner=await ledger.owner(row.owner), alive=await ledger.owner_alive(row.owner))
-        return explain_invocation(row, None, facts)
+        return explain_invocation(row, None, Facts(**await _owned(ledger, row.owner)))
     return explain_invocation(row, child, Facts() if child is None else await _facts(ledger, child))
 
 
@@ -66,7 +74,9 @@ async def _owner(ledger: Ledger, wanted: str) -> Explanation | None:
     if row is None:
         return None
     runs = await ledger.runs(states=(RunState.RUNNING,), limit=10_000)
-    return explain_owner(row, await ledger.owner_alive(wanted), tuple(run for run in runs if run.owner == wanted))
+    alive = await ledger.owner_alive(wanted)
+    held = tuple(run for run in runs if run.owner == wanted)
+    return explain_owner(row, alive, held, stopped=alive and is_stopped(row))
 
 
 async def _thread(ledger: Ledger, wanted: str) -> Explanation | None:
@@ -90,17 +100,21 @@ async def _thread(ledger: Ledger, wanted: str) -> Explanation | None:
 
 
 async def _facts(ledger: Ledger, row: RunRow) -> Facts:
-    owner = await ledger.owner(row.owner) if row.owner is not None else None
     unfinished = tuple(one for one in await ledger.tree(row.root) if not one.state.terminal)
     below = {one.run_id for one in unfinished if row.run_id in one.lineage}
     requests = await ledger.requests(root_run=row.root, state=RequestState.OPEN)
     return Facts(
-        owner=owner,
-        alive=row.owner is not None and await ledger.owner_alive(row.owner),
+        **await _owned(ledger, row.owner),
         intent=await ledger.cancel_intent(row.lineage),
         requests=tuple(one for one in requests if one.run_id in below or row.run_id == row.root),
         unfinished=unfinished,
     )
+
+
+async def _owned(ledger: Ledger, owner_id: str | None) -> _Owned:
+    owner = None if owner_id is None else await ledger.owner(owner_id)
+    alive = owner_id is not None and await ledger.owner_alive(owner_id)
+    return {"owner": owner, "alive": alive, "stopped": alive and owner is not None and is_stopped(owner)}
 
 
 def _article(word: str) -> str:

@@ -6,7 +6,7 @@ The reference for other backends: it keeps each promise of `port` in the plaines
 from collections.abc import Callable, Sequence
 from itertools import islice
 
-from retinue.ledger import rules, tables_removal
+from retinue.ledger import rules
 from retinue.ledger.port import COLLECT_GRACE_MS, Collected, Journal, News, Outcome
 from retinue.ledger.tables import Tables
 from retinue.ops import Draft, Op, Receipt, Record
@@ -57,6 +57,8 @@ class MemoryLedger:
 
     async def purge(self, key: ThreadKey) -> int:
         """See `Ledger`."""
+        from retinue.ledger import tables_removal  # few processes remove anything
+
         self._check_open()
         return tables_removal.purge(self._tables, key)
 
@@ -69,6 +71,8 @@ class MemoryLedger:
         progress: Callable[[Collected], None] | None = None,
     ) -> Collected:
         """See `Ledger`. Owners live as long as the ledger is open."""
+        from retinue.ledger import tables_removal
+
         self._check_open()
         collected = tables_removal.collect(self._tables, now, grace_ms, dry_run)
         if progress is not None and not dry_run:

@@ -28,7 +28,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     """One thing of a ledger, explained.
 
     `text` is one sentence: state and reason. `waits_for`, `held_by` and `command` (the words after `retinue` that move it on)
-    are empty where there is nothing to say; `python` does the same from code. `stop` are the words that end its whole tree.
+    are empty where there is nothing to say; `python` does the same from code. `stop` are the words that end its whole tree,
+    `stuck` those that take it from a process that is at work as it seems, for the case that it is not.
     `since` is when it came into this state, in milliseconds since the epoch. `related` are ids to ask about next.
     """
 
@@ -42,16 +43,18 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     since: int = 0
     command: tuple[str, ...] = ()
     stop: tuple[str, ...] = ()
+    stuck: tuple[str, ...] = ()
     python: str = ""
     related: tuple[str, ...] = ()
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known beside a row: its owner, whether that lives, the cancel intent on it, open requests and unfinished runs
-    of its tree."""
+    """What is known beside a row: its owner, whether that lives and whether it was stopped (SIGSTOP), the cancel intent on it,
+    open requests and unfinished runs of its tree."""
 
     owner: OwnerRow | None = None
     alive: bool = False
+    stopped: bool = False
     intent: str | None = None
     requests: tuple[RequestRow, ...] = ()
     unfinished: tuple[RunRow, ...] = ()
@@ -95,18 +98,29 @@ def _run_running(row: RunRow, facts: Facts, who: str) -> Explanation:
     held, waits = _holder(row.owner, facts), _waits_for_children(row, facts)
     go_on = ("resume", row.root)
     if facts.alive:
-        text, command = f"{_cap(who)} is at work", (*go_on, "--take-over")
+        text = f"{_cap(who)} is at work, and nothing needs to be done"
         if facts.intent is not None:
             text = f"{_cap(who)} is being stopped ({facts.intent})"
             waits = waits or "what it has begun to come to an end, at most its grace (`Limits(stop_grace=…)`)"
-        remedy = f"await agent.resume({row.root!r}, take_over=True)  # only if that process is stuck"
-        return _said(text, held_by=held, waits_for=waits, command=command, python=remedy)
+        if facts.stopped:
+            text = f"{_cap(who)} stands still: its process is stopped, and goes on when it is woken (`kill -CONT`)"
+            waits = waits or "its process to be woken, or somebody to take it over"
+        return _of_living(row.root, facts, _said(text, held_by=held, waits_for=waits))
     if facts.intent is not None:
         text = f"{_cap(who)} was to be stopped ({facts.intent}), and its process ended before it was; nothing of it runs"
         waits = "somebody to bring it to its end, as cancelled"
     else:
         text, waits = f"{_cap(who)} is interrupted: nothing of it runs, and all that it did is kept", "somebody to go on with it"
     return _said(text, held_by=held, waits_for=waits, command=go_on, python=f"await agent.resume({row.root!r})")
+
+
+def _of_living(root: str, facts: Facts, said: Explanation) -> Explanation:
+    """A run is taken from a process that is stopped. From one that works only if that is stuck, which nobody here can know."""
+    words = ("resume", root, "--take-over")
+    python = f"await agent.resume({root!r}, take_over=True)"
+    if facts.stopped:
+        return msgspec.structs.replace(said, command=words, python=python)
+    return msgspec.structs.replace(said, stuck=words, python=f"{python}  # only if that process is stuck")
 
 
 def _run_waiting(row: RunRow, facts: Facts, who: str) -> Explanation:
@@ -178,6 +192,7 @@ def explain_invocation(row: InvocationRow, child: RunRow | None, facts: Facts) -
             waits_for=below.waits_for or said.waits_for,
             command=below.command,
             stop=below.stop,
+            stuck=below.stuck,
             python=below.python,
             text=f"{said.text}; {below.text[0].lower()}{below.text[1:]}",
         )
@@ -270,21 +285,21 @@ _REQUEST: Final[dict[RequestState, Callable[[RequestRow, Facts, str], Explanatio
 }
 
 
-def explain_owner(row: OwnerRow, alive: bool, runs: tuple[RunRow, ...]) -> Explanation:
+def explain_owner(row: OwnerRow, alive: bool, runs: tuple[RunRow, ...], *, stopped: bool = False) -> Explanation:
     """A process that holds leases, and the runs that it holds."""
-    facts = Facts(owner=row, alive=alive)
+    facts = Facts(owner=row, alive=alive, stopped=stopped)
     who = _holder(row.owner_id, facts)
     state = "alive" if alive else "dead"
     roots = tuple(dict.fromkeys(run.root for run in runs))
     if not runs:
         text, command = f"{_cap(who)} holds no run", tuple[str, ...]()
     elif alive:
-        text, command = f"{_cap(who)} drives {_count(len(roots), 'tree')}", ("resume", roots[0], "--take-over")
+        text, command = f"{_cap(who)} drives {_count(len(roots), 'tree')}", ()
     else:
         text = f"{_cap(who)} has left {_count(len(roots), 'tree')} interrupted"
         command = ("resume", roots[0])
     waits = "" if alive or not roots else "somebody to go on with what it left"
-    return Explanation(
+    said = Explanation(
         id=row.owner_id,
         kind="owner",
         state=state,
@@ -294,6 +309,7 @@ def explain_owner(row: OwnerRow, alive: bool, runs: tuple[RunRow, ...]) -> Expla
         command=command,
         related=roots,
     )
+    return _of_living(roots[0], facts, said) if alive and roots else said
 
 
 def explain_thread(row: ThreadRow, last: RunRow | None, facts: Facts) -> Explanation:
@@ -336,7 +352,7 @@ def _holder(owner_id: str | None, facts: Facts) -> str:
     if facts.owner is None:
         return f"owner `{owner_id}`, which is gone"
     command = f" ({facts.owner.command})" if facts.owner.command else ""
-    state = "alive" if facts.alive else "dead"
+    state = "stopped" if facts.stopped else "alive" if facts.alive else "dead"
     return f"process {facts.owner.pid} on `{facts.owner.host}`{command}, which is {state}"
 
 

@@ -7,34 +7,28 @@ import os
 import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, Literal, TypeAlias, get_args
-from urllib.parse import urlsplit
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
 from retinue.clock import Clock, SystemClock
 from retinue.config import ChatClientConfig
-from retinue.errors import ConfigurationError
 from retinue.messages import Entry, MediaRef
 from retinue.models.connections import Connections
 from retinue.models.exchange import exchange
 from retinue.models.faults import Fault, Target
+from retinue.models.parameters import ToolMode, checked_headers, checked_media, checked_mode, checked_url, profile_of
 from retinue.models.port import Delta, Emit, LoadMedia, ModelAnswer, ModelRequest
 from retinue.models.prices import cost_of
-from retinue.models.profiles import KNOWN, Profile, is_loopback, known_at, where
+from retinue.models.profiles import KNOWN, Profile, is_loopback
 from retinue.models.proxies import NotAProxy, Proxy, proxy_for
+from retinue.models.retries import wait_after
 from retinue.models.wire import ChatWire, body_of
 from retinue.secrets import SecretRef, secret_text
 
 __all__ = ["OpenAIChatModel", "ToolMode"]
 
-ToolMode: TypeAlias = Literal["native", "schema"]
-"""How a model calls tools: as its server does it, or as JSON by a schema in `response_format`."""
-
-_FIRST_WAIT: Final = 0.5
-_LONGEST_WAIT: Final = 8.0
-_LONGEST_ASKED_WAIT: Final = 60.0
 _SECRET_HEADER: Final = re.compile(r"auth|key|token|secret|cookie|password", re.IGNORECASE)
 _HEADER_VALUE: Final = re.compile(r"[!-~]{1,200}")
 
@@ -96,12 +90,12 @@ class OpenAIChatModel:
         media: Sequence[str] | None = None,
     ) -> None:
         self.name = name
-        self.profile = _profile(_checked(base_url), provider, key_env)
+        self.profile = profile_of(checked_url(base_url), provider, key_env)
         if media is not None:
-            self.profile = replace(self.profile, media=_checked_media(media))
+            self.profile = replace(self.profile, media=checked_media(media))
         self.provider = self.profile.provider
         self._api_key = api_key.reference if isinstance(api_key, SecretRef) else api_key
-        self._headers = _checked_headers(headers or {})
+        self._headers = checked_headers(headers or {})
         self._retries = retries
         self._clock = clock or SystemClock()
         self._connections = Connections(
@@ -113,7 +107,7 @@ class OpenAIChatModel:
         )
         self._jitter = jitter
         self._local = is_loopback(self.profile.base_url)
-        self.tool_mode = _checked_mode(tool_mode)
+        self.tool_mode = checked_mode(tool_mode)
         self._wire = _wire(self.profile, tool_mode)
 
     def __repr__(self) -> str:
@@ -161,7 +155,7 @@ class OpenAIChatModel:
             if isinstance(outcome, ModelAnswer):
                 cost = cost_of(self.profile.prices, ask.target.model, outcome.usage)
                 return outcome if cost is None else msgspec.structs.replace(outcome, cost=cost)
-            wait = self._wait(outcome, attempt)
+            wait = wait_after(outcome, attempt, retries=self._retries, jitter=self._jitter)
             if shown or wait is None:
                 raise outcome.error(ask.target, attempt)
             async with request.pause():
@@ -215,16 +209,6 @@ class OpenAIChatModel:
         """See `ChatModel`: what this event loop opened. It may be used again afterwards: the next call opens a new pool."""
         await self._connections.close()
 
-    def _wait(self, fault: Fault, attempt: int) -> float | None:
-        """Seconds until the next attempt, None if there is none."""
-        if not fault.retryable or attempt > (min(self._retries, 1) if fault.once else self._retries):
-            return None
-        if fault.once:
-            return 0.0
-        if fault.retry_after is not None:
-            return fault.retry_after if fault.retry_after <= _LONGEST_ASKED_WAIT else None
-        return min(_LONGEST_WAIT, _FIRST_WAIT * 2 ** (attempt - 1)) * (0.5 + self._jitter() / 2)
-
     def _named(self, settings: ChatClientConfig) -> str:
         return (settings.model or self.name).removeprefix(f"{self.provider}:")
 
@@ -258,70 +242,9 @@ class OpenAIChatModel:
         return made
 
 
-def _checked_mode(mode: Any) -> ToolMode:
-    if mode not in get_args(ToolMode):
-        raise ConfigurationError(
-            f"`tool_mode` `{mode}` is not known",
-            code="invalid_tool_mode",
-            remedy="it is `native` or `schema`",
-        )
-    return mode
-
-
-def _checked_media(media: Any) -> tuple[str, ...]:
-    if isinstance(media, str) or not all(isinstance(one, str) and "/" in one for one in media):
-        raise ConfigurationError(
-            f"`media` is {media!r:.60}, which is no list of media types",
-            code="invalid_argument",
-            remedy='write it like `["image/*", "application/pdf"]`',
-        )
-    return tuple(dict.fromkeys(one.lower() for one in media))
-
-
 def _wire(profile: Profile, mode: ToolMode) -> ChatWire:
     if mode == "native":
         return ChatWire(profile)
     from retinue.models.form_wire import FormWire
 
     return FormWire(profile)
-
-
-def _checked(base_url: str) -> str:
-    url = base_url.strip().rstrip("/").removesuffix("/chat/completions")
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-        raise ConfigurationError(
-            f"base URL `{where(url) or url.partition('?')[0]}` is not one"  # keys are put into queries
-            if "@" in url or "?" in url
-            else f"base URL `{url}` is not one",
-            code="invalid_base_url",
-            remedy="write it like `http://127.0.0.1:8080/v1`, without query or fragment",
-        )
-    if "@" in parts.netloc:
-        raise ConfigurationError(
-            f"the base URL of `{where(url)}` contains credentials",
-            code="invalid_base_url",
-            remedy='give the key as `api_key="env:NAME"`',
-        )
-    return url
-
-
-def _checked_headers(headers: Mapping[str, str | SecretRef]) -> dict[str, str | SecretRef]:
-    for name, value in headers.items():
-        if not f"{name}{value}".isprintable():
-            raise ConfigurationError(
-                f"header `{name!r}` holds a line break or another control character",
-                code="invalid_header",
-                remedy="strip the value",
-            )
-    return dict(headers)
-
-
-def _profile(base_url: str, provider: str | None, key_env: str | None) -> Profile:
-    known = known_at(base_url)
-    if known is not None and provider in (None, known.provider):
-        return replace(known, base_url=base_url)
-    ways = KNOWN.get(provider) if provider else None
-    if ways is not None:  # its ways, but not its key and prices: this is another host
-        return replace(ways, base_url=base_url, key_env=key_env, needs_key=False, prices=None)
-    return Profile(provider or where(base_url), base_url, key_env)

@@ -3,7 +3,9 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from retinue.config import PermissionRules
 from retinue.errors import ConfigurationError
@@ -15,11 +17,11 @@ __all__ = ["LATER_TOOLS", "UnknownTool", "check_globs", "unknown_tools"]
 LATER_TOOLS: Final = ("execute", "task_output", "task_cancel", "task_list", "task_wait")
 """Names that rules may use already: tools that this version does not have yet."""
 
-_DETOUR: Final = re.compile(r"^[/~]|(?:^|/)\.{1,2}(?:/|$)")
+_DETOUR: Final = r"^[/~]|(?:^|/)\.{1,2}(?:/|$)"
 _NEAR: Final = 3
 
 
-class UnknownTool(NamedTuple):
+class UnknownTool(msgspec.Struct, frozen=True):
     """A rule for a tool that nobody has, and the names that may have been meant, the nearest first."""
 
     rule: str
@@ -55,10 +57,10 @@ def check_globs(rules: PermissionRules, tools: Sequence[str], root: Path) -> Non
     """
     for rule in _rules(rules):
         pattern = (rule.pattern or "").strip()
-        if rule.tool not in tools or not _DETOUR.search(pattern):
+        if rule.tool not in tools or not re.search(_DETOUR, pattern):
             continue
         inside = pattern.removeprefix(f"{str(root).rstrip('/')}/").removeprefix("./")
-        fits = inside != pattern and not _DETOUR.search(inside)
+        fits = inside != pattern and not re.search(_DETOUR, inside)
         raise ConfigurationError(
             f"permission rule `{rule}` can never match: paths of `{rule.tool}` are relative to the workspace `{root}`",
             code="invalid_permission_rule",

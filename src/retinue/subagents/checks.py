@@ -3,7 +3,6 @@
 Each error names the declaration, what is wrong, and the remedy.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from types import MappingProxyType
@@ -125,6 +124,8 @@ def frozen_headers(name: str, headers: Mapping[str, str | SecretRef] | None) -> 
 
 def frozen_metadata(name: str, metadata: Mapping[str, object] | None) -> Mapping[str, object]:
     """A read-only deep copy of what is stored with the child's thread (H-19): JSON values only."""
+    import json
+
     try:
         copied: dict[str, object] = json.loads(json.dumps(dict(metadata or {})))
     except (TypeError, ValueError) as error:

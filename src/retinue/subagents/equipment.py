@@ -80,7 +80,7 @@ class Equipment(msgspec.Struct, frozen=True, kw_only=True):
 class Equippable(Protocol):
     """What a factory may return: an agent that can be equipped as a child (`Agent` is one)."""
 
-    def equipment_as_child(self, parent: Equipment, agent_id: str) -> Equipment:
+    def _equipment_as_child(self, parent: Equipment, agent_id: str) -> Equipment:
         """This agent as a child of `parent`."""
         ...
 
@@ -391,7 +391,7 @@ def _from_factory(parent: Equipment, resolved: ResolvedDeclaration, context: Run
             code="invalid_factory",
             remedy="return an `Agent` or a `HarnessAgent`",
         )
-    equipment = made.equipment_as_child(parent, resolved.agent_id)
+    equipment = made._equipment_as_child(parent, resolved.agent_id)
     return replace(
         equipment,
         instructions=child_instructions(equipment.instructions, leaf=equipment.leaf),

@@ -1,23 +1,24 @@
 """A stable hash of plain values, declarations and code references: the same in every process (H-01, H-15)."""
 
-import hashlib
 import inspect
-import json
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import fields, is_dataclass
 from enum import Enum
 from pathlib import PurePath
 from typing import Any, cast
 
 import msgspec
 
+from retinue.ids import sha256_hex
+
 __all__ = ["digest"]
 
 
 def digest(value: object) -> str:
     """64 hex digits over what `value` says. Code counts by its import name, not by its body."""
+    import json
+
     text = json.dumps(_plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return sha256_hex(text.encode())
 
 
 def _plain(value: object) -> Any:
@@ -32,6 +33,8 @@ def _plain(value: object) -> Any:
             items = cast("Mapping[object, object]", value).items()
             return {str(key): _plain(item) for key, item in items}
         case Set():
+            import json
+
             return sorted(json.dumps(_plain(item), sort_keys=True) for item in cast("Set[object]", value))
         case Sequence():
             return [_plain(item) for item in cast("Sequence[object]", value)]
@@ -39,8 +42,13 @@ def _plain(value: object) -> Any:
             return _reference(value)
         case msgspec.Struct():
             return [_reference(type(value)), {name: _plain(getattr(value, name)) for name in value.__struct_fields__}]
-        case _ if is_dataclass(value):
-            return [_reference(type(value)), {item.name: _plain(getattr(value, item.name)) for item in fields(value)}]
+        case _ if hasattr(type(value), "__dataclass_fields__"):
+            from dataclasses import fields
+
+            return [
+                _reference(type(value)),
+                {item.name: _plain(getattr(value, item.name)) for item in fields(cast("Any", value))},
+            ]
         case _ if inspect.isroutine(value):
             return _reference(value)
         case _:

@@ -8,7 +8,7 @@ import os
 import stat
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -18,8 +18,9 @@ from retinue.ids import check_agent_id
 from retinue.subagents.choices import BuiltinTools
 from retinue.subagents.declaration import Origin, SubAgent
 from retinue.subagents.diagnostics import Diagnostic, Severity
-from retinue.subagents.front_matter import Problem, read_header, split
-from retinue.subagents.header_fields import HeaderReader
+
+if TYPE_CHECKING:
+    from retinue.subagents.header_fields import HeaderReader
 
 __all__ = ["MAX_FILE_BYTES", "LoadReport", "LoadedFile", "load_file", "load_subagents", "parse_declaration"]
 
@@ -91,6 +92,9 @@ def parse_declaration(text: str, path: Path) -> tuple[SubAgent | None, tuple[Dia
     def report(severity: Severity, code: str, message: str, remedy: str, line: int | None) -> Diagnostic:
         return Diagnostic(severity=severity, code=code, message=message, remedy=remedy, path=path, line=line)
 
+    from retinue.subagents.front_matter import Problem, read_header, split  # only a file needs them
+    from retinue.subagents.header_fields import HeaderReader
+
     def refusal(problem: Problem) -> tuple[None, tuple[Diagnostic, ...]]:
         severity = "info" if problem.code == "no_header" else "error"
         return None, (report(severity, problem.code, problem.message, problem.remedy, problem.line),)
@@ -106,7 +110,7 @@ def parse_declaration(text: str, path: Path) -> tuple[SubAgent | None, tuple[Dia
     return declaration, tuple(reader.diagnostics)
 
 
-def _declaration(reader: HeaderReader, body: str, path: Path) -> SubAgent | None:
+def _declaration(reader: "HeaderReader", body: str, path: Path) -> SubAgent | None:
     agent_id = path.name.removesuffix(".md")
     _refuse_unfit(reader, agent_id)
     description = reader.text("description", strict=True)
@@ -153,7 +157,7 @@ def _declaration(reader: HeaderReader, body: str, path: Path) -> SubAgent | None
         return None
 
 
-def _refuse_unfit(reader: HeaderReader, agent_id: str) -> None:
+def _refuse_unfit(reader: "HeaderReader", agent_id: str) -> None:
     """What no file may be called or hold: an id that D-31 forbids, or an address and its headers (A-20)."""
     try:
         check_agent_id(agent_id, where="the file name without `.md`, which is the agent id,")
@@ -165,7 +169,7 @@ def _refuse_unfit(reader: HeaderReader, agent_id: str) -> None:
             reader.error("remote_in_file", f"a file cannot declare `{key}`", remedy, reader.line(key))
 
 
-def _builtin_tools(reader: HeaderReader) -> BuiltinTools | Unset:
+def _builtin_tools(reader: "HeaderReader") -> BuiltinTools | Unset:
     names, _ = reader.names("builtinTools")
     if names is None:
         return UNSET

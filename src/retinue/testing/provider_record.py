@@ -59,6 +59,11 @@ class Recorded:
         return [cast("dict[str, Any]", item) for item in items if isinstance(item, dict)]
 
     @property
+    def results(self) -> list[Any]:
+        """The contents of its tool results, in order: texts, or lists of parts."""
+        return [message.get("content") for message in self.messages if message.get("role") == "tool"]
+
+    @property
     def system(self) -> str:
         """The system text."""
         return "\n".join(_text(message) for message in self.messages if message.get("role") in ("system", "developer"))

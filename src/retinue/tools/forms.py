@@ -1,6 +1,5 @@
 """Values and JSON schemas put into words for a model: what was given, and what is expected."""
 
-import json
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
@@ -34,6 +33,8 @@ def without_titles(schema: Any) -> Any:
 
 def syntax_fault(text: str, otherwise: str) -> str:
     """What is wrong with the JSON in `text`, and where; `otherwise` if Python's parser finds nothing."""
+    import json
+
     try:
         json.loads(text)
     except json.JSONDecodeError as error:
@@ -46,6 +47,8 @@ def syntax_fault(text: str, otherwise: str) -> str:
 
 def form_of(entry: Mapping[str, Any]) -> str:
     """What a schema asks for, short."""
+    import json
+
     if "enum" in entry:
         return bounded("one of " + ", ".join(json.dumps(value, ensure_ascii=False) for value in entry["enum"]), 300)
     rest = {key: value for key, value in entry.items() if key not in ("description", "default")}
@@ -58,6 +61,8 @@ def form_of(entry: Mapping[str, Any]) -> str:
 
 def shown(value: Any) -> str:
     """A value as JSON, at most `SHOWN` characters of it."""
+    import json
+
     from pydantic_core import to_jsonable_python  # 20 ms, and only an error needs it
 
     return clean_text(bounded(json.dumps(to_jsonable_python(value, serialize_unknown=True), ensure_ascii=False), SHOWN))

@@ -3,7 +3,6 @@
 import asyncio
 import functools
 import inspect
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -12,15 +11,14 @@ from retinue.errors import ConfigurationError
 from retinue.ids import check_tool_name
 from retinue.models.port import ToolSpec
 from retinue.states import ResultStatus
-from retinue.tools.docstrings import parse_docstring
 from retinue.tools.errors import BadArguments, cancel_requested, is_fault
 from retinue.tools.pool import ToolThreads
 from retinue.tools.port import ToolContext, ToolFlags, ToolOutput
 from retinue.tools.results import error_text, result_of
-from retinue.tools.schema import REQUIRED, Signature, check_declaration, location, read_signature
 
-if TYPE_CHECKING:  # it imports pydantic
+if TYPE_CHECKING:  # the first imports pydantic, and who declares no tool needs neither
     from retinue.tools.arguments import Arguments
+    from retinue.tools.schema import Signature
 
 __all__ = ["FunctionTool", "ToolDeclaration"]
 
@@ -40,6 +38,9 @@ class ToolDeclaration:
         name: str | None = None,
         description: str | None = None,
     ) -> None:
+        from retinue.tools.docstrings import parse_docstring
+        from retinue.tools.schema import check_declaration, location
+
         check_declaration(function)
         self.function = function
         self.where = location(function)
@@ -56,8 +57,10 @@ class ToolDeclaration:
             )
 
     @functools.cached_property
-    def signature(self) -> Signature:
+    def signature(self) -> "Signature":
         """Its parameters with resolved types."""
+        from retinue.tools.schema import read_signature
+
         return read_signature(self.function, self._docstring.parameters)
 
     @functools.cached_property
@@ -82,6 +85,8 @@ class ToolDeclaration:
 
     def main_value(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
         """The main argument as text, after its default and its conversion (`5.0` for an `int` is 5); none if it does not fit."""
+        import json
+
         name = self.flags.main_argument
         parameter = next((one for one in self.signature.parameters if one.name == name), None)
         if parameter is None:
@@ -94,7 +99,7 @@ class ToolDeclaration:
                 return ()  # it will not run
         if isinstance(value, list | tuple | set | frozenset):  # a denial of one part denies the call, an allowance needs all
             return tuple(str(one) for one in cast("Iterable[Any]", value))
-        return () if value is REQUIRED or value is None else (str(value),)
+        return () if value is inspect.Parameter.empty or value is None else (str(value),)
 
     @functools.cached_property
     def spec(self) -> ToolSpec:

@@ -5,7 +5,9 @@ A decorator marks a method by setting `__capability__`; the harness collects wha
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
+
+import msgspec
 
 from retinue.errors import ConfigurationError
 from retinue.ids import check_tool_name
@@ -16,7 +18,7 @@ from retinue.tools.references import reference_of
 __all__ = ["Member", "ToolHarness", "collect", "collect_members"]
 
 
-class Member(NamedTuple):
+class Member(msgspec.Struct, frozen=True):
     """A capability and where it was declared.
 
     `label` is for messages; `reference` is the import reference `module:Class.member`, None where there is none (a class

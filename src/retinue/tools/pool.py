@@ -12,7 +12,9 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
+
+import msgspec
 
 from retinue.clock import Clock, SystemClock
 from retinue.errors import ConfigurationError, RetinueError
@@ -27,7 +29,7 @@ _PATIENCE = 10.0
 """Seconds that a call waits for a thread, at least, while stuck calls hold all of them; at most twice that."""
 
 
-class RunningCall(NamedTuple):
+class RunningCall(msgspec.Struct, frozen=True):
     """A call that occupies a thread. `abandoned` means that nobody waits for it any more."""
 
     id: int
@@ -36,7 +38,7 @@ class RunningCall(NamedTuple):
     abandoned: bool
 
 
-class _Outcome(NamedTuple):
+class _Outcome(msgspec.Struct, frozen=True):
     value: Any = None
     error: BaseException | None = None
 
@@ -68,7 +70,7 @@ class _Job:
         return RunningCall(self.id, self.name, self.owner, self.abandoned)
 
 
-class _Watcher(NamedTuple):
+class _Watcher(msgspec.Struct, frozen=True):
     """Somebody who waits until no call that `concerns` them occupies a thread."""
 
     loop: asyncio.AbstractEventLoop

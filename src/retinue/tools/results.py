@@ -1,7 +1,5 @@
 """How a tool's return value or exception becomes text for a model. Always valid UTF-8, never raises for odd values."""
 
-import dataclasses
-import json
 import math
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -64,6 +62,8 @@ def _with_media(value: object) -> Sequence[object]:
 
 
 def _text(value: object) -> str:
+    import json
+
     plain = _plain(value, ())
     return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
 
@@ -104,6 +104,8 @@ def _plain(value: Any, above: tuple[int, ...]) -> Any:
 
 
 def _plain_container(value: Any, above: tuple[int, ...]) -> Any:
+    import json
+
     if id(value) in above or len(above) >= _MAX_DEPTH:
         return "…"
     inner = (*above, id(value))
@@ -125,8 +127,10 @@ def _fields(value: Any) -> Mapping[Any, Any] | None:
     if isinstance(value, msgspec.Struct):
         names = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
         return {encoded: getattr(value, name) for encoded, name in names}
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if hasattr(cast("object", type(value)), "__dataclass_fields__"):
+        from dataclasses import fields
+
+        return {field.name: getattr(value, field.name) for field in fields(value)}
     dump = getattr(value, "model_dump", None)  # pydantic, without importing it
     if callable(dump) and not isinstance(value, type):
         dumped: object = dump()
@@ -135,5 +139,7 @@ def _fields(value: Any) -> Mapping[Any, Any] | None:
 
 
 def _key(key: object) -> str:
+    import json
+
     plain = _plain(key, ())
     return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)

@@ -3,10 +3,13 @@
 import contextlib
 import os
 import stat
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, TypeAlias
+
+import msgspec
 
 from retinue.config import Verdict
 from retinue.workspace.errors import FileError
+from retinue.workspace.names import as_text, to_system
 from retinue.workspace.paths import shown
 from retinue.workspace.root import Opened, Root
 
@@ -33,7 +36,7 @@ MAX_BYTES: Final = 10 * 1024 * 1024
 _SNIFFED: Final = 8_192
 
 
-class FileInfo(NamedTuple):
+class FileInfo(msgspec.Struct, frozen=True):
     """A file or folder: its path relative to the root, what it is, its size in bytes (0 for folders)."""
 
     path: str
@@ -50,15 +53,16 @@ def scan(tree: Root, opened: Opened) -> list[FileInfo]:
     found: list[FileInfo] = []
     with os.scandir(opened.fd) as entries:
         for entry in entries:
-            path = entry.name if opened.path == "." else f"{opened.path}/{entry.name}"
-            if tree.protection(path, writing=False) is Verdict.DENY or _is_temporary(entry.name):
+            name = as_text(entry.name)
+            path = name if opened.path == "." else f"{opened.path}/{name}"
+            if tree.protection(path, writing=False) is Verdict.DENY or _is_temporary(name):
                 continue
             try:
                 info = entry.stat(follow_symlinks=False)
             except FileNotFoundError:  # gone meanwhile
                 continue
             found.append(FileInfo(path, kind_of(info.st_mode), size_of(info)))
-    return sorted(found)
+    return sorted(found, key=lambda one: one.path)
 
 
 def read_opened(opened: Opened, path: str, max_bytes: int) -> bytes:
@@ -116,7 +120,7 @@ def replace_file(folder: int, name: str, data: bytes, before: os.stat_result | N
             os.close(fd)
         if before is not None and _version(_existing(folder, name, path)) != _version(before):
             raise ChangedMeanwhile
-        os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        os.replace(temporary.encode(), to_system(name), src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary, dir_fd=folder)
@@ -127,7 +131,7 @@ def replace_file(folder: int, name: str, data: bytes, before: os.stat_result | N
 def _existing(folder: int, name: str, path: str) -> os.stat_result | None:
     """What has this name now; refused if it is neither a file nor a link."""
     try:
-        info = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        info = os.stat(to_system(name), dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
         return None
     if kind_of(info.st_mode) in ("directory", "other"):

@@ -9,7 +9,9 @@ import threading
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from retinue.config import Verdict
 from retinue.workspace.content import (
@@ -27,7 +29,8 @@ from retinue.workspace.content import (
 from retinue.workspace.errors import FileError
 from retinue.workspace.opening import Opener
 from retinue.workspace.paths import shown
-from retinue.workspace.root import Opened, Root, explain, protected_error
+from retinue.workspace.refusals import explain, protected_error
+from retinue.workspace.root import Opened, Root
 
 __all__ = ["WorkspaceFiles", "Written"]
 
@@ -35,7 +38,7 @@ _EDIT_TRIES: Final = 5
 _LEADS_NOWHERE: Final = frozenset((errno.ENOTDIR, errno.ELOOP, errno.EMLINK, errno.EXDEV, errno.EACCES, errno.EPERM))
 
 
-class Written(NamedTuple):
+class Written(msgspec.Struct, frozen=True):
     """What a write did: the real relative path, whether the file is new, its size in bytes."""
 
     path: str

@@ -7,7 +7,6 @@ agents/<agent id>/          folders of agents: `workspace/` where an isolated on
 """
 
 import errno
-import json
 import os
 import stat
 from pathlib import Path
@@ -137,6 +136,8 @@ class Workspace:
 
         The record counts only in the folder that it was made for: one that came with a copied or downloaded folder does not.
         """
+        import json
+
         try:
             with open(os.open(self.state_dir / _TRUST, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), encoding="utf-8") as file:
                 record: object = json.loads(file.read(10_000))
@@ -149,6 +150,8 @@ class Workspace:
 
     def trust(self, fingerprint: str | None = None) -> None:
         """Record that a person has confirmed the agent files of this folder."""
+        import json
+
         self.ensure_state()
         record = {"version": 1, "place": self._place(), "fingerprint": fingerprint}
         self._write_state(_TRUST, json.dumps(record) + "\n")

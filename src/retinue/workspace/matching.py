@@ -1,6 +1,5 @@
 """Finding the lines that a pattern matches, in bounded time whatever the pattern is."""
 
-import json
 import select
 import subprocess
 import sys
@@ -33,6 +32,7 @@ class LineMatcher(Protocol):
         Raises:
             FileError: it takes too long.
         """
+
         ...
 
 
@@ -75,6 +75,8 @@ class RegexMatcher:
         self._child: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
+        import json
+
         self._deadline = time.monotonic() + self._seconds
         command = [sys.executable, "-I", "-S", str(_CHILD), str(int(self._seconds) + 5)]
         self._child = subprocess.Popen(
@@ -104,6 +106,8 @@ class RegexMatcher:
 
     def _ask(self, frame: bytes) -> object:
         """Send one frame, and wait for one line of answer until the deadline."""
+        import json
+
         assert self._child is not None
         stdin, stdout = self._child.stdin, self._child.stdout
         assert stdin is not None

@@ -9,6 +9,8 @@ import os
 import stat
 from typing import Any, Final, Protocol
 
+from retinue.workspace.names import to_system, to_text
+
 __all__ = ["PATH_ONLY", "Openat2Opener", "Opener", "StepwiseOpener", "default_opener", "real_path"]
 
 _OPENAT2: Final = 437  # the same number on every architecture that Python supports
@@ -73,7 +75,7 @@ class Openat2Opener:
         how = self._how(flags=_complete(flags), mode=0, resolve=resolve)
         code = errno.EAGAIN
         for _ in range(_TRIES):
-            fd = self._syscall(_OPENAT2, root, os.fsencode(path), ctypes.byref(how), ctypes.sizeof(how))
+            fd = self._syscall(_OPENAT2, root, to_system(path), ctypes.byref(how), ctypes.sizeof(how))
             if fd >= 0:
                 return fd
             code = ctypes.get_errno()
@@ -98,7 +100,7 @@ class StepwiseOpener:
                 step = _open_folder(name, current, path)
                 os.close(current)
                 current = step
-            fd = os.open(last, _complete(flags) | os.O_NOFOLLOW, dir_fd=current)
+            fd = os.open(to_system(last), _complete(flags) | os.O_NOFOLLOW, dir_fd=current)
             if flags & PATH_ONLY and stat.S_ISLNK(os.fstat(fd).st_mode):  # O_PATH opens the link itself
                 os.close(fd)
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
@@ -113,7 +115,7 @@ class StepwiseOpener:
 
 def _open_folder(name: str, parent: int, path: str) -> int:
     try:
-        return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+        return os.open(to_system(name), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
     except OSError as error:
         if error.errno == errno.ENOTDIR and _is_link(name, parent):
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path) from None
@@ -122,7 +124,7 @@ def _open_folder(name: str, parent: int, path: str) -> int:
 
 def _is_link(name: str, parent: int) -> bool:
     try:
-        return stat.S_ISLNK(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode)
+        return stat.S_ISLNK(os.stat(to_system(name), dir_fd=parent, follow_symlinks=False).st_mode)
     except OSError:
         return False
 
@@ -146,6 +148,6 @@ def default_opener() -> Opener:
 def real_path(fd: int) -> str | None:
     """Where an open descriptor really is, or None where the system does not tell."""
     try:
-        return os.readlink(f"/proc/self/fd/{fd}")
+        return to_text(os.readlink(f"/proc/self/fd/{fd}".encode()))
     except OSError:
         return None

@@ -1,6 +1,5 @@
 """Paths as models write them: brought to one form relative to the root, or refused. Pure functions, no I/O."""
 
-import os
 import posixpath
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
@@ -8,6 +7,7 @@ from typing import Final
 
 from retinue.tools.results import bounded, clean_text
 from retinue.workspace.errors import FileError
+from retinue.workspace.names import to_system
 
 __all__ = ["glob_matches", "normalise", "shown"]
 
@@ -53,7 +53,7 @@ def normalise(path: str, roots: Sequence[str] = ()) -> str:
     if parts[0] == "~":
         raise FileError(f"{shown(path)}: `~` is not expanded", code="outside", remedy="use a path relative to the workspace")
     for part in parts:
-        if len(os.fsencode(part)) > MAX_NAME:
+        if len(to_system(part)) > MAX_NAME:
             raise FileError(
                 f"the name {shown(part)} is too long", code="invalid_path", remedy=f"use at most {MAX_NAME} bytes a name"
             )
@@ -66,7 +66,7 @@ def _check_text(path: str) -> None:
     if "\0" in path:
         raise FileError(f"{shown(path)} contains a NUL character", code="invalid_path", remedy="leave it out")
     try:
-        length = len(os.fsencode(path))
+        length = len(to_system(path))
     except UnicodeEncodeError:
         raise FileError(f"{shown(path)} is not valid Unicode", code="invalid_path", remedy="use valid characters") from None
     if length > MAX_PATH:

@@ -10,16 +10,20 @@ import stat
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from retinue.config import Verdict
 from retinue.errors import ConfigurationError
 from retinue.workspace.errors import FileError
+from retinue.workspace.names import as_text, to_system
 from retinue.workspace.opening import PATH_ONLY, Opener, default_opener, real_path
 from retinue.workspace.paths import normalise, shown
 from retinue.workspace.protect import STATE_DIR, Reserved, folded, is_reserved, protection
+from retinue.workspace.refusals import protected_error, root_changed
 
-__all__ = ["Opened", "Root", "explain", "protected_error"]
+__all__ = ["Opened", "Root"]
 
 _ROOT_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDER: Final = os.O_DIRECTORY | (PATH_ONLY or os.O_RDONLY)
@@ -28,7 +32,7 @@ _STRICTNESS: Final = (Verdict.ALLOW, Verdict.ASK, Verdict.DENY)
 _MAX_STATE_FILES: Final = 20_000
 
 
-class Opened(NamedTuple):
+class Opened(msgspec.Struct, frozen=True):
     """An open descriptor, where it really is (relative to the root), and what it is."""
 
     fd: int
@@ -54,7 +58,7 @@ class Root:
             )
         self._files: frozenset[str] = frozenset()
         self._reserved: tuple[Reserved, ...] = ()
-        self._spellings: Sequence[str] = tuple(dict.fromkeys((str(self.path), os.path.abspath(path))))
+        self._spellings: Sequence[str] = tuple(dict.fromkeys(as_text(one) for one in (str(self.path), os.path.abspath(path))))
         try:
             fd = os.open(self.path, _ROOT_FLAGS)
         except OSError as error:
@@ -84,7 +88,7 @@ class Root:
                 raise ConfigurationError(
                     f"`{self.path}` belongs to the ledger `{place}`", code="invalid_workspace", remedy="choose another folder"
                 )
-            relative = os.path.relpath(place, self.path)
+            relative = as_text(os.path.relpath(place, self.path))
             if relative.partition("/")[0] != "..":
                 inside.append(folded(relative))
         self._files |= new
@@ -112,10 +116,10 @@ class Root:
         try:
             fd = os.open(self.path, _ROOT_FLAGS)
         except OSError as error:
-            raise _root_changed(f"cannot be opened any more ({error.strerror})") from error
+            raise root_changed(f"cannot be opened any more ({error.strerror})") from error
         try:
             if _identity(os.fstat(fd)) != self._identity:
-                raise _root_changed("has been replaced by another one")
+                raise root_changed("has been replaced by another one")
             yield fd
         finally:
             os.close(fd)
@@ -186,7 +190,7 @@ class Root:
                     step = self.opener.open(current, name, _FOLDER, links=False)
                 except FileNotFoundError:
                     try:
-                        os.mkdir(name, dir_fd=current)
+                        os.mkdir(to_system(name), dir_fd=current)
                     except FileExistsError:  # somebody else was faster
                         pass
                     step = self.opener.open(current, name, _FOLDER, links=False)
@@ -266,7 +270,7 @@ class Root:
         except OSError:
             return []
         try:
-            return os.listdir(fd)
+            return [as_text(name) for name in os.listdir(fd)]
         finally:
             os.close(fd)
 
@@ -292,42 +296,6 @@ def _beside(files: Iterable[str]) -> Iterator[os.stat_result]:
                 yield os.stat(path)
             except OSError:  # gone meanwhile
                 continue
-
-
-def protected_error(path: str, what: str) -> FileError:
-    """The refusal of a protected path."""
-    return FileError(
-        f"{shown(path)} is {what}, which no tool may read or change", code="protected", remedy="do without it, do not retry"
-    )
-
-
-def _root_changed(how: str) -> FileError:
-    return FileError(f"the workspace folder {how}", code="changed", remedy="stop, and tell the user")
-
-
-def explain(error: OSError, path: str, *, remedy: str | None = None) -> FileError:
-    """An error of the system in words for a model."""
-    name = shown(path)
-    match error.errno:
-        case errno.ENOENT:
-            return FileError(f"{name} does not exist", code="missing", remedy=remedy or "use `list_files` to see what there is")
-        case errno.EXDEV:
-            text = f"{name} leads out of the workspace through a link"
-            return FileError(text, code="outside", remedy="use files inside of the workspace")
-        case errno.ELOOP | errno.EMLINK:
-            text = f"{name} goes through a symbolic link that is not followed"
-            return FileError(text, code="outside", remedy="use the path of the file itself")
-        case errno.ENOTDIR | errno.EEXIST:
-            return FileError(f"a part of {name} is not a folder", code="not_a_directory", remedy="correct the path")
-        case errno.EISDIR:
-            return FileError(f"{name} is a folder", code="not_a_file", remedy="name a file in it")
-        case errno.ENXIO | errno.ENODEV:
-            return FileError(f"{name} is not a regular file", code="not_a_file", remedy="name another file")
-        case errno.EACCES | errno.EPERM | errno.EROFS:
-            text = f"{name} cannot be accessed: {error.strerror}"
-            return FileError(text, remedy="do without it, or tell the user")
-        case _:
-            return FileError(f"{name}: {error.strerror or error}", remedy="tell the user if it happens again")
 
 
 def _identity(info: os.stat_result) -> tuple[int, int]:

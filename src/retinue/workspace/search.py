@@ -5,7 +5,9 @@
 
 import os
 from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from retinue.near import near_names
 from retinue.workspace.content import MAX_BYTES, FileInfo, kind_of, looks_binary, read_opened, scan
@@ -24,7 +26,7 @@ _NEAR: Final = 3
 _NEAR_VISITED: Final = 5_000
 
 
-class Match(NamedTuple):
+class Match(msgspec.Struct, frozen=True):
     """A line that matches: the file, the line's number from 1, its text."""
 
     path: str
@@ -46,7 +48,7 @@ class Hidden:
         return hidden
 
 
-class Found(NamedTuple):
+class Found(msgspec.Struct, frozen=True):
     """The matches of a search. `complete` is False if there are more; `skipped` counts files too large to search."""
 
     matches: list[Match]

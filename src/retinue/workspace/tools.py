@@ -171,6 +171,12 @@ class _FileTools:
         names = near_paths(self._files, path, _hidden(context, "", "list_files", "read_file"))
         if not names:
             return error
+        if any(clean_text(name) == path != name for name in names):
+            return FileError(
+                f"the name of {shown(path)} is not valid UTF-8, and no tool can write it",
+                code="invalid_path",
+                remedy="leave the file out, or tell the user to rename it",
+            )
         return FileError(error.message, code=error.code, remedy=f"did you mean {' or '.join(shown(name) for name in names)}?")
 
 

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol, TypeVar
 
-from retinue.errors import LedgerError, LedgerUnavailable
+from retinue.errors import ConfigurationError, LedgerError, LedgerUnavailable
 from retinue.ledger.sqlite import removal
 from retinue.ledger.sqlite.faults import is_busy, unavailable
 from retinue.ledger.sqlite.filesystem import refuse_network
@@ -91,8 +91,9 @@ class Writer:
         text = str(self._path)
         refuse_network(text, self._filesystem(text))
         folder = self._path.with_name(self._path.name + ".owners")
+        if not self._path.parent.is_dir():
+            raise _no_folder(self._path)
         try:
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))  # conversations are nobody else's business
             self._file = _identity(text)
             folder.mkdir(mode=0o700, exist_ok=True)
@@ -316,11 +317,20 @@ def _patiently(work: Callable[[], object], deadline: float) -> None:
         time.sleep(_BUSY_POLL_SECONDS)
 
 
+def _no_folder(path: Path) -> ConfigurationError:
+    """A slip in a path must not begin a new ledger somewhere else."""
+    return ConfigurationError(
+        f"the ledger `{path}` cannot be made: there is no folder `{path.parent}`",
+        code="invalid_ledger",
+        remedy="correct the path, or make the folder first",
+    )
+
+
 def _cannot_open(path: str, error: sqlite3.Error | OSError) -> LedgerUnavailable:
     if isinstance(error, (sqlite3.Error, TimeoutError)):
         return unavailable(path, error)
     return LedgerUnavailable(
         f"the ledger `{path}` cannot be opened: {error.strerror or error}",
         code="cannot_open",
-        remedy="check that its folder can be created and that this user may write there",
+        remedy="check that this user may write in its folder",
     )

@@ -1,27 +1,21 @@
 """Public faults of calls and their results: every request that follows an accident is one that a strict provider takes."""
 
 import asyncio
-from collections import Counter
+from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from retinue import (
-    Agent,
-    Limits,
-    PermissionRules,
-    Runtime,
-    RuntimeContext,
-    SubAgent,
-    ToolHarness,
-)
+from retinue import Agent, Limits, RuntimeContext, SubAgent, ToolHarness
+from retinue.messages import AssistantMessage, ToolResult, UserMessage
 from retinue.testing import Recorded, StrictProvider, calls
 
 pytestmark = pytest.mark.anyio
 
 HERE = RuntimeContext(session_id="s")
-ALL = PermissionRules(allow=["*"])
+Parent = Callable[..., Agent]
 
 
 def child(name: str = "helper", **fields: Any) -> SubAgent:
@@ -47,11 +41,36 @@ async def echo(text: str) -> str:
     return text
 
 
-# B012
+@pytest.mark.case("B002")
+@pytest.mark.parametrize("policy", ["fork", "fresh", "isolated"])
+async def test_a_delegation_leaves_the_parents_earlier_messages_as_they_were(policy: str, parent: Parent) -> None:
+    answers = iter(["one", "two", calls(("helper", {"input": "the child's task"})), "ok", "still here"])
+    one = SubAgent("helper", "Helps.", instructions="Help.", surface="tool", context_policy=policy)  # type: ignore[arg-type]
+    async with (
+        StrictProvider(lambda request: next(answers) if request.agent == "parent" else "helped") as provider,
+        parent(provider, subagents=[one]) as agent,
+    ):
+        await agent.run("First.", context=HERE)
+        await agent.run("Second.", context=HERE)
+        thread = await agent.threads.get(session_id="s")
+        before = await thread.messages()
+        assert len(before) == 4
+        await agent.run("Delegate.", context=HERE)
+        after = await thread.messages()
+        await agent.run("And?", context=HERE)
+        sent = [request.messages for request in provider.asked("parent")]
+        assert provider.refused == []
+    assert after[:4] == before
+    assert [type(message) for message in after[4:]] == [UserMessage, AssistantMessage, ToolResult, AssistantMessage]
+    assert isinstance(after[6], ToolResult)
+    assert after[6].content == "helped"
+    for earlier, later in pairwise(sent):
+        assert later[: len(earlier)] == earlier
+    assert [message["role"] for message in sent[-1]] == [*["user", "assistant"] * 3, "tool", "assistant", "user"]
 
 
 @pytest.mark.case("B012")
-async def test_an_interrupt_with_one_of_three_children_done_leaves_three_calls_with_three_results(tmp_path: Path) -> None:
+async def test_an_interrupt_with_one_of_three_children_done_leaves_three_calls_with_three_results(parent: Parent) -> None:
     names = ("quick", "slow", "slower")
 
     def answer(request: Recorded) -> dict[str, Any] | str:
@@ -59,16 +78,7 @@ async def test_an_interrupt_with_one_of_three_children_done_leaves_three_calls_w
             return "Done."
         return "ok" if request.messages[-1]["content"] == "continue" else calls(*((name, {"input": "x"}) for name in names))
 
-    async with (
-        StrictProvider(answer) as provider,
-        Agent(
-            "parent",
-            model=provider.model(),
-            subagents=[child(name) for name in names],
-            permissions=ALL,
-            ledger=tmp_path / "l.sqlite3",
-        ) as agent,
-    ):
+    async with StrictProvider(answer) as provider, parent(provider, subagents=[child(name) for name in names]) as agent:
         gates = [provider.hold(agent=name) for name in names[1:]]
         done = asyncio.Event()
 
@@ -89,9 +99,7 @@ async def test_an_interrupt_with_one_of_three_children_done_leaves_three_calls_w
     assert all("was stopped" in text for _, text in cancelled)
 
 
-# B014
-
-
+@pytest.mark.contract("D-33")
 @pytest.mark.case("B014")
 @pytest.mark.parametrize("text", ["", "I call it."], ids=["nothing_shown", "text_shown"])
 async def test_half_a_call_leaves_neither_a_call_nor_a_result_behind(text: str, tmp_path: Path) -> None:
@@ -109,85 +117,38 @@ async def test_half_a_call_leaves_neither_a_call_nor_a_result_behind(text: str, 
         assert b"tool_call_id" not in provider.requests[1].raw
 
 
-# B015
-
-
-@pytest.mark.case("B015")
-async def test_a_child_that_inherits_the_history_is_not_sent_the_call_that_made_it(tmp_path: Path) -> None:
+@pytest.mark.contract("D-14", "D-26")
+@pytest.mark.case("B012", "B015", "B022")
+@pytest.mark.parametrize("order", [("echo", "helper"), ("helper", "echo")])
+async def test_a_fork_is_not_sent_the_call_that_made_it_and_its_parent_is_told_all(
+    order: tuple[str, str], parent: Parent
+) -> None:
+    arguments, told = {"echo": {"text": "beside"}, "helper": {"input": "x"}}, {"echo": "beside", "helper": "helped"}
     script = {
-        "parent": [calls(("echo", {"text": "before"})), calls(("helper", {"input": "x"}), ("echo", {"text": "beside"})), "ok"],
+        "parent": [calls(("echo", {"text": "before"})), calls(*((name, arguments[name]) for name in order)), "ok"],
         "helper": [calls(("nothing", {})), "helped"],
     }
     async with (
         StrictProvider(script) as provider,
-        Agent(
-            "parent",
-            model=provider.model(),
-            tools=[echo],
-            subagents=[child(context_policy="fork")],
-            permissions=ALL,
-            ledger=tmp_path / "l.sqlite3",
-        ) as agent,
+        parent(provider, tools=[echo], subagents=[child(context_policy="fork")]) as agent,
     ):
         result = await agent.run("Go.", context=HERE)
         assert (result.text, provider.refused) == ("ok", [])
         assert paired(provider.asked("helper")[0]) == [("echo", "before")]
-        assert paired(provider.asked("parent")[-1]) == [("echo", "before"), ("helper", "helped"), ("echo", "beside")]
-
-
-# B018
-
-
-@pytest.mark.case("B018")
-async def test_what_a_child_calls_on_its_last_turn_is_run_and_its_wrap_up_is_valid(tmp_path: Path) -> None:
-    ran: list[str] = []
-
-    async def note(text: str) -> str:
-        """Note it."""
-        ran.append(text)
-        return "noted"
-
-    harness = ToolHarness()
-    harness.add_tool(note)
-    script = {
-        "parent": [calls(("helper", {"input": "x"})), "ok"],
-        "helper": [calls(("note", {"text": "1"})), calls(("note", {"text": "2"})), "All I have."],
-    }
-    async with (
-        StrictProvider(script) as provider,
-        Agent(
-            "parent",
-            model=provider.model(),
-            subagents=[child(max_iters=2, tool_harnesses=[harness])],
-            permissions=ALL,
-            ledger=tmp_path / "l.sqlite3",
-        ) as agent,
-    ):
-        assert (await agent.run("Go.", context=HERE)).status == "completed"
-        assert provider.refused == []
-        assert paired(provider.asked("helper")[-1]) == [("note", "noted")] * 2
-        (told,) = (text for _, text in paired(provider.asked("parent")[-1]))
-    assert ran == ["1", "2"]
-    assert "its 2 turns" in told
-    assert "All I have." in told
-
-
-# B020
+        assert paired(provider.asked("parent")[-1]) == [("echo", "before"), *((name, told[name]) for name in order)]
+        assert len(provider.requests) == 5
 
 
 @pytest.mark.case("B020")
 @pytest.mark.parametrize("surface", ["tool", "roster"])
-async def test_a_child_sends_back_what_its_provider_wants_back(surface: str, tmp_path: Path) -> None:
+async def test_a_child_sends_back_what_its_provider_wants_back(surface: str, parent: Parent) -> None:
     named = ("helper", {"input": "x"}) if surface == "tool" else ("agent_spawn", {"agent_id": "helper", "task": "x"})
     thinking = {**calls(("echo", {"text": "a"})), "reasoning": "hm"}
     script = {"parent": [calls(named), "ok"], "helper": [thinking, thinking, "helped"]}
     harness = ToolHarness()
     harness.add_tool(echo)
     one = SubAgent("helper", "Helps.", instructions="Help.", surface=surface, tool_harnesses=[harness])  # type: ignore[arg-type]
-    async with (
-        StrictProvider(script, echo_extras=True) as provider,
-        Agent("parent", model=provider.model(), subagents=[one], permissions=ALL, ledger=tmp_path / "l.sqlite3") as agent,
-    ):
+    async with StrictProvider(script, echo_extras=True) as provider, parent(provider, subagents=[one]) as agent:
         assert (await agent.run("Go.", context=HERE)).text == "ok"
         assert provider.refused == []
         last = provider.asked("helper")[-1]
@@ -197,25 +158,18 @@ async def test_a_child_sends_back_what_its_provider_wants_back(surface: str, tmp
     assert all("provider_state" in message for message in asked)
 
 
-# B021
-
-
-@pytest.mark.case("B021")
+@pytest.mark.contract("D-30")
+@pytest.mark.case("B021", "B047", "B057")
 @pytest.mark.parametrize("surface", ["tool", "roster"])
 async def test_delegations_beyond_the_limit_are_refused_each_with_a_result_and_none_is_taken_out(
-    surface: str, tmp_path: Path
+    surface: str, parent: Parent
 ) -> None:
     def named(place: int) -> tuple[str, dict[str, Any]]:
         return ("helper", {"input": str(place)}) if surface == "tool" else ("agent_spawn", {"agent_id": "helper", "task": "x"})
 
     script = {"parent": [calls(*(named(place) for place in range(5))), "ok"], "helper": ["helped"]}
     one = SubAgent("helper", "Helps.", instructions="Help.", surface=surface)  # type: ignore[arg-type]
-    runtime = Runtime(ledger=tmp_path / "l.sqlite3", limits=Limits(max_tree_children=3))
-    async with (
-        StrictProvider(script) as provider,
-        runtime,
-        Agent("parent", model=provider.model(), subagents=[one], permissions=ALL, runtime=runtime) as agent,
-    ):
+    async with StrictProvider(script) as provider, parent(provider, subagents=[one], limits=Limits(max_tree_children=3)) as agent:
         assert (await agent.run("Go.", context=HERE)).text == "ok"
         assert provider.refused == []
         told = [text for _, text in paired(provider.asked("parent")[-1])]
@@ -223,29 +177,3 @@ async def test_delegations_beyond_the_limit_are_refused_each_with_a_result_and_n
     assert ["helped" in text for text in told] == [True, True, True, False, False]
     assert all("Not run" in text and "`Limits(max_tree_children=…)` is 3" in text for text in told[3:])
     assert len(provider.asked("helper")) == 3
-
-
-# B022
-
-
-@pytest.mark.case("B022")
-@pytest.mark.parametrize("order", [("echo", "helper"), ("helper", "echo")])
-async def test_a_tool_beside_a_delegation_is_told_to_whoever_goes_on(order: tuple[str, str], tmp_path: Path) -> None:
-    arguments = {"echo": {"text": "found"}, "helper": {"input": "x"}}
-    script = {"parent": [calls(*((name, arguments[name]) for name in order)), "ok"], "helper": ["helped"]}
-    async with (
-        StrictProvider(script) as provider,
-        Agent(
-            "parent",
-            model=provider.model(),
-            tools=[echo],
-            subagents=[child(context_policy="fork")],
-            permissions=ALL,
-            ledger=tmp_path / "l.sqlite3",
-        ) as agent,
-    ):
-        assert (await agent.run("Go.", context=HERE)).text == "ok"
-        assert provider.refused == []
-        texts = {"echo": "found", "helper": "helped"}
-        assert paired(provider.asked("parent")[-1]) == [(name, texts[name]) for name in order]
-        assert Counter(request.agent for request in provider.requests) == {"parent": 2, "helper": 1}

@@ -1,11 +1,11 @@
 """Public faults of empty results: an answer that points at an earlier message, which can still be reached."""
 
 import re
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
-from retinue import Agent, PermissionRules, RuntimeContext, SubAgent, ToolHarness
+from retinue import Agent, RuntimeContext, SubAgent, ToolHarness
 from retinue.events import ToolCallResultEvent
 from retinue.messages import AssistantMessage
 from retinue.testing import Recorded, StrictProvider, calls
@@ -13,7 +13,7 @@ from retinue.testing import Recorded, StrictProvider, calls
 pytestmark = pytest.mark.anyio
 
 HERE = RuntimeContext(session_id="s")
-ALL = PermissionRules(allow=["*"])
+Parent = Callable[..., Agent]
 REPORT = "The report: the pump fails below 4 degrees."
 SEE_ABOVE = "Done, see my message above."
 
@@ -39,14 +39,13 @@ def answer(request: Recorded) -> object:
 
 
 @pytest.mark.case("B199")
-async def test_a_report_of_an_earlier_turn_is_reached_by_the_handles_of_the_result(tmp_path: Path) -> None:
+async def test_a_report_of_an_earlier_turn_is_reached_by_the_handles_of_the_result(parent: Parent) -> None:
     harness = ToolHarness()
     harness.add_tool(look)
     one = SubAgent("helper", "Helps.", instructions="Help.", tool_harnesses=[harness])
-    path = tmp_path / "l.sqlite3"
     async with (
         StrictProvider(answer) as provider,  # type: ignore[arg-type]
-        Agent("parent", model=provider.model(), subagents=[one], permissions=ALL, ledger=path) as agent,
+        parent(provider, subagents=[one]) as agent,
     ):
         result = await agent.run("Go.", context=HERE)
         assert provider.refused == []

@@ -1,23 +1,20 @@
-"""Public faults of errors that nobody hears of: a child that was stopped by a limit has not reached its goal."""
+"""Public faults of turns that are used up: a child that was stopped by its limit has not reached its goal."""
 
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from retinue import Agent, PermissionRules, RunResult, RuntimeContext, SubAgent, ToolHarness
+from retinue import Agent, RunResult, RuntimeContext, SubAgent, ToolHarness
 from retinue.events import SubAgentInvocationFailedEvent, ToolCallResultEvent
 from retinue.testing import StrictProvider, calls
 
 pytestmark = pytest.mark.anyio
 
 HERE = RuntimeContext(session_id="s")
-ALL = PermissionRules(allow=["*"])
+Parent = Callable[..., Agent]
 ECHO = calls(("echo", {"text": "x"}))
-CALL = {
-    "tool": calls(("helper", {"input": "x"})),
-    "roster": calls(("agent_spawn", {"agent_id": "helper", "task": "x"})),
-}
+CALL = {"tool": calls(("helper", {"input": "x"})), "roster": calls(("agent_spawn", {"agent_id": "helper", "task": "x"}))}
 
 
 async def echo(text: str) -> str:
@@ -43,18 +40,9 @@ async def ended(result: RunResult) -> tuple[ToolCallResultEvent, SubAgentInvocat
 
 @pytest.mark.case("B206")
 @pytest.mark.parametrize("surface", ["tool", "roster"])
-async def test_a_wrap_up_that_worked_does_not_make_a_limit_a_success(surface: str, tmp_path: Path) -> None:
+async def test_a_wrap_up_that_worked_does_not_make_a_limit_a_success(surface: str, parent: Parent) -> None:
     script = {"parent": [CALL[surface], "ok"], "helper": [ECHO, "I was interrupted, and found half of it."]}
-    async with (
-        StrictProvider(script) as provider,
-        Agent(
-            "parent",
-            model=provider.model(),
-            subagents=[helper(surface, 1)],
-            permissions=ALL,
-            ledger=tmp_path / "l.sqlite3",
-        ) as agent,
-    ):
+    async with StrictProvider(script) as provider, parent(provider, subagents=[helper(surface, 1)]) as agent:
         told, failed = await ended(await agent.run("Go.", context=HERE))
         assert provider.refused == []
         assert provider.asked("parent")[-1].messages[-1]["content"] == told.content
@@ -65,19 +53,13 @@ async def test_a_wrap_up_that_worked_does_not_make_a_limit_a_success(surface: st
     assert (failed.error_type, failed.partial_text) == ("limit:max_iters", "I was interrupted, and found half of it.")
 
 
-@pytest.mark.case("B208")
+@pytest.mark.case("B208", "B215")
 @pytest.mark.parametrize("surface", ["tool", "roster"])
-async def test_turns_that_are_used_up_without_an_answer_are_never_ok(surface: str, tmp_path: Path) -> None:
+async def test_turns_that_are_used_up_without_an_answer_are_never_ok(surface: str, parent: Parent) -> None:
     endless: dict[str, Any] = {"turns": [], "fallback": ECHO}
     async with (
         StrictProvider({"parent": [CALL[surface], "ok"], "helper": endless}) as provider,
-        Agent(
-            "parent",
-            model=provider.model(),
-            subagents=[helper(surface, 15)],
-            permissions=ALL,
-            ledger=tmp_path / "l.sqlite3",
-        ) as agent,
+        parent(provider, subagents=[helper(surface, 15)]) as agent,
     ):
         told, failed = await ended(await agent.run("Go.", context=HERE))
         assert provider.refused == []
@@ -88,12 +70,27 @@ async def test_turns_that_are_used_up_without_an_answer_are_never_ok(surface: st
     assert failed.error_type == "limit:max_iters"
 
 
-@pytest.mark.case("B208")
-async def test_a_run_of_ones_own_that_never_answers_says_which_limit_it_reached() -> None:
-    async with (
-        StrictProvider({"parent": {"turns": [], "fallback": ECHO}}) as provider,
-        Agent("parent", model=provider.model(), tools=[echo], max_iters=3) as agent,
-    ):
-        result = await agent.run("Go.", context=HERE, check=False)
-    assert (result.status, result.reason) == ("failed", "limit:max_iters")
-    assert result.remedy
+@pytest.mark.case("B018")
+async def test_what_a_child_calls_on_its_last_turn_is_run_and_its_wrap_up_is_valid(parent: Parent) -> None:
+    ran: list[str] = []
+
+    async def note(text: str) -> str:
+        """Note it."""
+        ran.append(text)
+        return "noted"
+
+    harness = ToolHarness()
+    harness.add_tool(note)
+    one = SubAgent("helper", "Helps.", instructions="Help.", surface="tool", max_iters=2, tool_harnesses=[harness])
+    script = {
+        "parent": [calls(("helper", {"input": "x"})), "ok"],
+        "helper": [calls(("note", {"text": "1"})), calls(("note", {"text": "2"})), "All I have."],
+    }
+    async with StrictProvider(script) as provider, parent(provider, subagents=[one]) as agent:
+        assert (await agent.run("Go.", context=HERE)).status == "completed"
+        assert provider.refused == []
+        assert provider.asked("helper")[-1].results == ["noted"] * 2
+        (told,) = provider.asked("parent")[-1].results
+    assert ran == ["1", "2"]
+    assert "its 2 turns" in told
+    assert "All I have." in told
