@@ -30,15 +30,17 @@ class Watcher:
 
     def watch(self) -> None:
         """Be looking, as long as something is driven."""
-        if self._runtime.ledger.shared and (self._task is None or self._task.done()):
+        task = self._task
+        idle = task is None or task.done() or task.get_loop() is not asyncio.get_running_loop()
+        if self._runtime.ledger.shared and idle:
             self._task = asyncio.create_task(self._watch(), name="retinue watcher of the ledger")
 
     async def stop(self) -> None:
         """Look no more."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+        task, self._task = self._task, None
+        if task is not None and task.get_loop() is asyncio.get_running_loop():  # else its loop ended, and it with that
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
     async def _watch(self) -> None:
         runtime = self._runtime
