@@ -41,25 +41,40 @@ def list_agents(workspace: Path, *, as_json: bool) -> Exit:
     return _exit(files)
 
 
-def find_agents(workspace: Path) -> tuple[LoadReport, Roster, list[Diagnostic]]:
-    """The files of a workspace, the roster that they make, and all that is wrong with them, for an agent of the command line."""
+def find_agents(workspace: Path, model: str | None = None) -> tuple[LoadReport, Roster, list[Diagnostic]]:
+    """The files of a workspace, the roster that they make, and all that is wrong with them, for an agent of the command line
+    with this model, else with that of the environment or the settings."""
     files = load_subagents(workspace / "subagents")
     merged = merge_subagents(builtin=[general_purpose()], shared_files=files)
     tools = (*FILE_TOOLS, *ROSTER_TOOLS, READ_RESULT)
     named = [found for one in files.declarations for found in mistaken_tools(one, tools)]
-    models = mistaken_models(files.declarations, partial(_resolve, workspace=workspace))
+    models = mistaken_models(files.declarations, partial(_resolve, workspace=workspace, given=model))
     return files, merged.roster, [*files.diagnostics, *merged.diagnostics, *named, *models]
 
 
-def _resolve(model: str, *, workspace: Path) -> object:
+def _resolve(model: str, *, workspace: Path, given: str | None) -> object:
     """The model of a file, as a child of the agent that would run here; a bare name is one of its parent's provider."""
     from retinue.models.resolve import resolve_model
 
     try:
-        parent = choose_model(None, workspace)
-    except ConfigurationError:
-        parent = "openai"  # nobody has said yet: any name may be one of the provider that will be
+        parent = choose_model(given, workspace)
+    except ConfigurationError:  # nobody has said yet
+        return _without_parent(model)
     return resolve_model(model, parent_provider=parent)
+
+
+def _without_parent(model: str) -> object:
+    from retinue.models.resolve import resolve_model
+
+    try:
+        return resolve_model(model)
+    except ConfigurationError:
+        resolve_model(model, parent_provider="openai")  # what is no model of any provider is told as that
+        raise ConfigurationError(
+            f"model `{model}` names no provider, and nobody has named the model of its parent yet",
+            code="unknown_model",
+            remedy=f"write the provider before it, like `openai:{model}`, or set `RETINUE_MODEL`, and it is one of that provider",
+        ) from None
 
 
 def _exit(files: LoadReport) -> Exit:

@@ -48,7 +48,7 @@ async def look_at_all(ledger_option: str | None, workspace: Path, *, model: str 
         tell(Finding(severity="error", code=error.code, text=error.message, remedy=error.remedy or ""))
     async for finding in diagnose(workspace, path, model=asked):
         tell(finding)
-    for found in find_agents(workspace)[2]:
+    for found in find_agents(workspace, model)[2]:
         text = f"{found.place}: {found.message}" if found.place else found.message
         tell(Finding(severity=found.severity, code=found.code, text=text, remedy=found.remedy))
     errors = sum(finding.severity == "error" for finding in findings)

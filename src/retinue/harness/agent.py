@@ -56,6 +56,7 @@ from retinue.subagents.declaration import SubAgent
 from retinue.subagents.diagnostics import Diagnostic
 from retinue.subagents.equipment import Equipment, assemble, check_supported
 from retinue.subagents.lookup import check_children, child_definition
+from retinue.subagents.mistaken_models import mistaken_models
 from retinue.subagents.registry import Roster, merge_subagents
 from retinue.subagents.resolved import with_defaults
 from retinue.tools.decorator import function_tool
@@ -218,8 +219,8 @@ class Agent:
         return assemble(replace(equipment, rules=(stored, *equipment.rules), labels=(self.name, *equipment.labels)))
 
     def _equipment(self, context: RuntimeContext | None, *, model: ChatModel | None = None) -> Equipment:
-        roster = self._roster(context, own=model is None)
-        model = model or self._resolved_model()
+        own, model = model is None, model or self._resolved_model()
+        roster = self._roster(context, model if own else None)
         return Equipment(
             agent_id=self.name,
             instructions=self._instructions,
@@ -242,15 +243,18 @@ class Agent:
     def _form(self, output: Any) -> OutputType | Unset | None:
         return UNSET if output is UNSET else self.runtime._output(output)
 
-    def _roster(self, context: RuntimeContext | None, *, own: bool) -> Roster:
-        """What it can delegate to. What is wrong with that, and with names of tools, is in `diagnostics`, and logged once.
+    def _roster(self, context: RuntimeContext | None, model: ChatModel | None) -> Roster:
+        """What it can delegate to. What is wrong with that, and with names of tools and models, is in `diagnostics`, and
+        logged once.
 
-        `own`: it is the root of its tree. As somebody's child it has tools that are not known here.
+        `model` is its own as the root of its tree. As somebody's child (None) it has tools that are not known here.
         """
         roster, found = self._found(context)
-        if own:
+        if model is not None:
             rules = self._permissions or PermissionRules()
-            found = (*found, *mistaken_names(self._capabilities, roster, rules, builtin=self._builtin_names))
+            names = mistaken_names(self._capabilities, roster, rules, builtin=self._builtin_names)
+            files = (one.declaration for one in roster if one.declaration.origin.path is not None)  # of code: an error at build
+            found = (*found, *names, *mistaken_models(files, partial(self.runtime._model, parent=model)))
         self.diagnostics = tuple(found)
         for diagnostic in self.diagnostics:
             if str(diagnostic) not in self._reported:

@@ -5,6 +5,8 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from retinue.errors import RetinueError
+
 __all__ = ["Diagnostic", "Severity"]
 
 Severity: TypeAlias = Literal["error", "warning", "info"]
@@ -28,5 +30,4 @@ class Diagnostic(msgspec.Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         place = f"{self.place}: " if self.place else ""
-        end = "" if self.remedy.endswith("?") else "."
-        return f"{place}{self.severity}: {self.message}. {self.remedy[0].upper()}{self.remedy[1:]}{end}"
+        return f"{place}{self.severity}: {RetinueError(self.message, remedy=self.remedy)}"
