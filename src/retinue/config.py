@@ -139,7 +139,8 @@ class Limits(Value, frozen=True, kw_only=True):
     """Limits of a tree, on by default (D-30). A refusal names the setting.
 
     `max_children` is how many children may be at work at once (the rest queue), `max_tree_children` how many there may be
-    in the whole tree, `max_depth` how deep it may be (0: nothing is delegated), `stop_grace` (seconds) how long a cancel waits
+    in the whole tree, `max_task_attempts` how many processes may try to bring a task in the background to its end,
+    `max_depth` how deep it may be (0: nothing is delegated), `stop_grace` (seconds) how long a cancel waits
     for what is running, `tool_threads` how many synchronous tools run at once, `max_result_characters` how much of one result
     stands in a conversation (the rest is stored, and `read_result` pages through it), `max_media_bytes` how large one picture
     or file may be, `max_output_repairs` how often an answer that does not have the form asked for (`output=Type`) is given
@@ -148,6 +149,7 @@ class Limits(Value, frozen=True, kw_only=True):
 
     max_children: int = 16
     max_tree_children: int = 200
+    max_task_attempts: int = 5
     max_depth: int = MAX_SPAWN_DEPTH
     stop_grace: float = 5.0
     tool_threads: int = 8
@@ -156,7 +158,7 @@ class Limits(Value, frozen=True, kw_only=True):
     max_output_repairs: int = 2
 
     def __post_init__(self) -> None:
-        for name in ("max_children", "max_tree_children", "tool_threads", "max_media_bytes"):
+        for name in ("max_children", "max_tree_children", "max_task_attempts", "tool_threads", "max_media_bytes"):
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"`Limits({name}=…)` must be at least 1", remedy="leave it out for the default")
         if self.max_result_characters < 1_000:

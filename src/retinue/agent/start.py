@@ -26,7 +26,7 @@ __all__ = ["Copied", "stage_run"]
 
 def stage_run(
     child: Run,
-    text: str,
+    text: str | None,
     *,
     created: ThreadRow | None,
     media: Sequence[Media] = (),
@@ -34,6 +34,8 @@ def stage_run(
     rules: Mapping[str, tuple[str, ...]] | None = None,
 ) -> None:
     """Stage the beginning of a run: the thread's first event, RUN_STARTED, its input, and its envelope's blob.
+
+    `text` None: it begins with what lies in its mailbox.
 
     `media` are the pictures and files that `text` has lines for.
     `copied` is what the thread begins with where that is not a reference to another one, `rules` the set of a root.
@@ -65,6 +67,8 @@ def stage_run(
     if services.blob_due(digest):
         journal.stage_op(PutBlob(digest, child.envelope_blob))
         journal.then(lambda: services.blob_put(digest))
+    if text is None:
+        return
     parts = stage_media(journal, media) if media else ()
     journal.stage(MessageEvent(message=UserMessage(id=new_id("msg"), text=text, parts=parts)))
 

@@ -71,7 +71,8 @@ async def take_tasks(run: "Run", letters: Sequence[Mail]) -> None:
 
 
 def _lifecycle(run: "Run", letter: Mail, end: TaskMail) -> Event:
-    return decode(Record(run.row.key, 0, 0, end.type, run.row.run_id, run.row.attempt, letter.at, bytes(end.event)))
+    event = decode(Record(run.row.key, 0, 0, end.type, run.row.run_id, run.row.attempt, letter.at, bytes(end.event)))
+    return msgspec.structs.replace(event, key=None, run_id="", seq=0, at=0)  # its place is where it is staged
 
 
 def _said(end: TaskMail) -> str:

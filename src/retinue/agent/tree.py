@@ -50,6 +50,8 @@ class Services(msgspec.Struct, kw_only=True):
     redactor: Redactor = msgspec.field(default_factory=Redactor)
     stored_blobs: dict[str, float] = msgspec.field(default_factory=dict[str, float])
     projections: KeptProjections = msgspec.field(default_factory=KeptProjections)
+    ends: "set[asyncio.Future[None]]" = msgspec.field(default_factory=set["asyncio.Future[None]"])
+    """Who waits for the next end of a task."""
     strays: "set[asyncio.Task[Any]]" = msgspec.field(default_factory=set["asyncio.Task[Any]"])
     end_child: "EndChild | None" = None
     """How a child whose code is gone is ended from its journal (floor 5 knows)."""
@@ -62,6 +64,19 @@ class Services(msgspec.Struct, kw_only=True):
     def blob_put(self, digest: str) -> None:
         """The ledger has it."""
         self.stored_blobs[digest] = self.clock.monotonic()
+
+    def next_end(self) -> "asyncio.Future[None]":
+        """Done when a task has ended, here or, as far as is known, in another process."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.ends.add(future)
+        future.add_done_callback(self.ends.discard)
+        return future
+
+    def task_ended(self) -> None:
+        """Let whoever waits for ends of tasks look again."""
+        for future in list(self.ends):
+            if not future.done():
+                future.set_result(None)
 
     def keep(self, task: "asyncio.Task[Any]") -> None:
         """Own a task that does not heed its cancellation, until it ends; whatever it raises then is of no more use."""
@@ -100,6 +115,10 @@ def _nobody(_task: Any) -> None:
     """Who has nobody to drive tasks leaves them in the ledger."""
 
 
+async def _cannot(_run_id: str, _reason: str) -> None:
+    """Who cannot stop other runs leaves them alone."""
+
+
 class Tree:
     """The shared state of a tree of runs in this process."""
 
@@ -127,6 +146,8 @@ class Tree:
         self.busy: set[ThreadKey] = set()
         self.answered: set[str] = set()
         self.branches: set[Branch] = set()
+        self.cancel: Callable[[str, str], Awaitable[None]] = _cannot
+        """Stops a run by its id, for a reason, whoever drives it."""
         self.launch: Callable[[Any], None] = _nobody
         """Drives a task beside the run that gave it, once its row is committed (floor 8 knows how)."""
         self.stops: dict[str, str] = {}

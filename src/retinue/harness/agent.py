@@ -26,7 +26,7 @@ from retinue.config import (
     Unset,
 )
 from retinue.errors import ConfigurationError, UnknownId
-from retinue.events import Event, PermissionRequest
+from retinue.events import Event, PermissionRequest, RunStartedEvent
 from retinue.harness.checks import (
     check_agent_arguments,
     check_answer,
@@ -44,7 +44,8 @@ from retinue.harness.running import Started, begin, checked, go_on
 from retinue.harness.runtime import Runtime
 from retinue.harness.steering import answer, cancel
 from retinue.harness.stored import check_below, check_tools, started_with, stored_rules
-from retinue.harness.takeover import find_root
+from retinue.harness.takeover import find_lead
+from retinue.harness.tasks import Task, deliver, end_tasks, resume_tasks
 from retinue.harness.threads import Thread, Threads
 from retinue.ids import check_agent_id
 from retinue.ledger.port import Ledger
@@ -85,6 +86,12 @@ class Agent:
         max_iters: turns until the run has to come to an end.
         limits: of every tree that this agent is the root of (D-30).
         output: the type of the answers of its runs, unless a call names another one (`run(output=…)`).
+        wake: whether the end of a task in the background wakes its idle thread while the agent is kept open by `async with`;
+            otherwise it is told in the thread's next run (D-20).
+        recovery: what becomes of tasks whose process is gone when the agent is opened by `async with`: they are gone on with,
+            or end failed with reason `executor_lost` (D-19).
+        on_exit: what becomes of tasks that have not ended when the agent is closed: they are waited for, left in the ledger to
+            be gone on with, or stopped.
 
     Raises:
         ConfigurationError: names that clash or are not valid, declarations that cannot work (D-27).
@@ -115,6 +122,9 @@ class Agent:
         disable_subagents: bool = False,
         leaf: bool | Unset = UNSET,
         output: Any = None,
+        wake: bool = True,
+        recovery: Literal["resume", "fail"] = "resume",
+        on_exit: Literal["wait", "detach", "cancel"] = "wait",
     ) -> None:
         self.name = check_agent_id(name, where="agent name")
         check_agent_arguments(name, model=model, subagents=subagents, permissions=permissions)
@@ -149,6 +159,9 @@ class Agent:
         self._leaf = leaf
         self._own_runtime = runtime is None
         self._entered = False
+        self._wake = wake
+        self._recovery = recovery
+        self._on_exit: Literal["wait", "detach", "cancel"] = on_exit
         self._built = False
         self.diagnostics: tuple[Diagnostic, ...] = ()
         """What is wrong with its declarations and rules, though it can run: found when it is built, and for each run."""
@@ -159,6 +172,7 @@ class Agent:
         self._output = self.runtime._output(output)
         self._own_trees: WeakSet[Tree] = WeakSet()
         """The trees of this agent's runs: a runtime may have those of others as well."""
+        self._has_tasks = False
         self._sync = self.runtime._loop_thread
         self._limits = replace(self.runtime.limits, max_depth=min(self.runtime.limits.max_depth, max_subagent_depth))
         self.threads = Threads(self)
@@ -423,7 +437,7 @@ class Agent:
         return await go_on(self, root, viewer=viewer, force=force, context=context, definition=await self._definition_of(root))
 
     async def _resumable(self, run_id: str, *, user: str | None) -> RunRow:
-        root = await find_root(self.runtime, run_id, user=user)
+        root = await find_lead(self.runtime, run_id, user=user)
         if root.state.terminal:
             raise UnknownId(
                 f"run `{root.run_id}` has ended ({root.state.value}) and cannot be resumed",
@@ -440,7 +454,8 @@ class Agent:
         """
         context = RuntimeContext(user_id=root.key.user or None, session_id=root.key.session, thread_id=root.key.thread)
         started = await started_with(self.runtime.ledger, root)
-        own = self._definition_under(stored_rules(started), context)
+        top = started if root.branch is None else await self._started_at_top(root)
+        own = self._definition_under(stored_rules(top), context)
         try:
             definition = child_definition(own, root.agent_id, depth=root.depth, context=context)
         except UnknownId as error:
@@ -452,6 +467,29 @@ class Agent:
         await check_tools(self.runtime.ledger, root, started, definition)
         await check_below(self.runtime.ledger, root, definition, context)
         return definition
+
+    async def _started_at_top(self, lead: RunRow) -> RunStartedEvent | None:
+        """What the tree's root was started with, whose rules hold for a task as well."""
+        root = await self.runtime.ledger.run(lead.root)
+        return None if root is None else await started_with(self.runtime.ledger, root)
+
+    async def tasks(self, session_id: str, *, user_id: str | None = None, unfinished: bool = False) -> Sequence[Task]:
+        """The tasks in the background that were given in a session, the newest first (H-12)."""
+        await self.build()
+        rows = await self.runtime.ledger.tasks(user=user_id or "", session=session_id, unfinished=unfinished)
+        return [Task(self, row) for row in rows]
+
+    async def task(self, task_id: str, *, user_id: str | None = None) -> Task:
+        """A task by its id.
+
+        Raises:
+            UnknownId: this user has none of that id.
+        """
+        await self.build()
+        row = await self.runtime.ledger.task(task_id) if task_id.isascii() else None
+        if row is None or row.parent.user != (user_id or ""):
+            raise UnknownId(f"there is no task `{task_id}`", remedy="`await agent.tasks(session_id)` lists a session's")
+        return Task(self, row)
 
     async def requests(self, session_id: str, *, user_id: str | None = None) -> Sequence[PermissionRequest]:
         """The open requests of all trees of a session, of descendants too, the oldest first (H-22)."""
@@ -515,8 +553,19 @@ class Agent:
         if not self._entered and self._own_runtime:
             await self.runtime._rest()
 
+    @property
+    def _wakes(self) -> bool:
+        return self._wake and self._entered
+
+    def _run_over(self, key: ThreadKey) -> None:
+        """A run on this thread has ended. Of a task that ended while it did, nobody has told it."""
+        if self._wakes and self._has_tasks:
+            deliver(self, key)
+
     async def close(self) -> None:
-        """Stop what runs and release everything that is this agent's own. Idempotent; the agent can be used again."""
+        """Stop what runs and release everything that is this agent's own; of its tasks becomes what `on_exit` says. Idempotent;
+        the agent can be used again."""
+        await end_tasks(self, self._on_exit)
         if self._own_runtime:
             await self.runtime.close()
 
@@ -527,11 +576,15 @@ class Agent:
 
     async def __aenter__(self) -> Self:
         self._entered = True
-        return await self.build()
+        await self.build()
+        await resume_tasks(self)
+        return self
 
-    async def __aexit__(self, *_exc: object) -> None:
-        self._entered = False
+    async def __aexit__(self, kind: type[BaseException] | None, *_exc: object) -> None:
+        if kind is not None:  # the block has failed: nobody is left who would wait
+            await end_tasks(self, "cancel" if self._on_exit == "cancel" else "detach")
         await self.close()
+        self._entered = False
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"

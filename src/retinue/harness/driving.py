@@ -16,7 +16,7 @@ from retinue.agent.viewer import Viewer
 from retinue.errors import ThreadBusy
 from retinue.events import Event, RunFinishedEvent
 from retinue.harness.running import Started, go_on
-from retinue.harness.takeover import find_root
+from retinue.harness.takeover import find_lead
 from retinue.ledger.port import Ledger
 from retinue.rows import RunRow
 from retinue.states import RunState
@@ -25,16 +25,25 @@ if TYPE_CHECKING:
     from retinue.harness.agent import Agent
     from retinue.harness.results import RunResult
 
-__all__ = ["Driver"]
+__all__ = ["Driver", "has_news"]
 
 
 class Driver:
     """Drives one root run in this process: from its start, or from where it was, to its end or until it waits on disk."""
 
     def __init__(
-        self, agent: "Agent", start: Callable[[], Awaitable[Started]], viewer: Viewer | None = None, *, user: str = ""
+        self,
+        agent: "Agent",
+        start: Callable[[], Awaitable[Started]],
+        viewer: Viewer | None = None,
+        *,
+        user: str = "",
+        at_once: bool = True,
+        task: bool = False,
     ) -> None:
         self._agent = agent
+        self.background = task
+        """Whether nobody waits for it here: a task, or a thread that was woken."""
         self._user = user
         self._start = start
         self._viewer = viewer
@@ -43,7 +52,7 @@ class Driver:
         self.task: asyncio.Task[RunResult] | None = None
         """None before the run has to wait for the first time, and where it never has to."""
         self._ended: RunResult | None = None
-        self._begin(at_once=viewer is None and agent.runtime.ledger.immediate)
+        self._begin(at_once=at_once and viewer is None and agent.runtime.ledger.immediate)
 
     def _begin(self, *, at_once: bool) -> None:
         """Begin the run, here if it can be; it gets its own task when it has to wait."""
@@ -66,8 +75,22 @@ class Driver:
 
     def _over(self, task: "asyncio.Task[RunResult]") -> None:
         self._agent.runtime._drivers.discard(self)
+        started = self._started
+        if started is not None and started.task is None and not task.cancelled():
+            self._agent._run_over(started.run.row.key)
         if not task.cancelled():
             task.exception()  # seen: the caller may have left
+
+    def belongs_to(self, agent: "Agent") -> bool:
+        """Whether it drives a run of this agent."""
+        return self._agent is agent
+
+    def leave(self) -> None:
+        """Drive it no more, and leave it in the ledger as it is: whoever starts next goes on with it."""
+        if self.task is not None and not self.task.done():
+            if self._started is not None:
+                self._started.branch.given_up = True
+            self.task.cancel()
 
     @property
     def over(self) -> bool:
@@ -148,9 +171,9 @@ class Driver:
         """Whether an answer or a stop came while the run was on its way to wait on disk; then it is taken up again."""
         agent, ledger, started = self._agent, self._agent.runtime.ledger, self._started
         assert started is not None
-        if self._stop is None and not await _has_news(ledger, result.run_id):
+        root = await find_lead(agent.runtime, result.run_id)
+        if self._stop is None and not await has_news(ledger, root):
             return False
-        root = await find_root(agent.runtime, result.run_id)
         definition = await agent._definition_of(root)
         try:
             self._started = await go_on(
@@ -161,9 +184,14 @@ class Driver:
         return True
 
 
-async def _has_news(ledger: Ledger, root_run: str) -> bool:
-    for row in await ledger.tree(root_run):
-        if row.state is RunState.WAITING and (await ledger.mail(row.key) or await ledger.cancel_intent(row.lineage)):
+async def has_news(ledger: Ledger, lead: RunRow) -> bool:
+    """Whether a branch that waits can go on: an answer or a stop has come. (Ends of tasks wait for the next step.)"""
+    for row in await ledger.tree(lead.root):
+        if (
+            row.lead == lead.run_id
+            and row.state is RunState.WAITING
+            and (await ledger.mail(row.key) or await ledger.cancel_intent(row.lineage))
+        ):
             return True
     return False
 

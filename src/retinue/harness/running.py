@@ -28,9 +28,11 @@ from retinue.ledger.port import Ledger
 from retinue.media import Media
 from retinue.rows import RunRow, ThreadKey, ThreadRow
 from retinue.states import RequestState, RunState
+from retinue.subagents.background import BackgroundChild
 
 if TYPE_CHECKING:
     from retinue.harness.agent import Agent
+    from retinue.harness.tasks import Task
 
 __all__ = ["Started", "begin", "checked", "go_on"]
 
@@ -39,17 +41,32 @@ class Started:
     """A root run that is ready to be driven in this process."""
 
     def __init__(
-        self, agent: "Agent", branch: Branch, run: Run, context: RuntimeContext | None, thread: ThreadRow | None = None
+        self,
+        agent: "Agent",
+        branch: Branch,
+        run: Run,
+        context: RuntimeContext | None,
+        thread: ThreadRow | None = None,
+        *,
+        task: BackgroundChild | None = None,
     ) -> None:
         self._agent = agent
         self._thread = thread
         self.branch = branch
         self.run = run
         self.context = context
+        self.task = task
+        """What is known of it as a task in the background, if it is one."""
 
     async def drive(self) -> RunResult:
         """Drive the run to its end or until it waits on disk. The tree is closed with its last branch."""
         runtime, branch, tree = self._agent.runtime, self.branch, self.branch.tree
+        limit = None
+        if self.task is not None:
+            self.task.begin()
+            self.run.journal.flush_soon()
+            if self.task.row.timeout_seconds is not None:
+                limit = tree.help(self.task.limit(), f"time limit {self.task.row.task_id}")
         try:
             end = await self.run.drive()
             result = await self._result(end)
@@ -63,7 +80,10 @@ class Started:
                 raise asyncio.CancelledError  # the driver itself was cancelled: the end is recorded, now it learns of it
             return result
         finally:
+            if limit is not None:
+                limit.cancel()
             tree.branches.discard(branch)
+            branch.over.set()
             if not tree.branches:
                 runtime._trees.pop(tree.root_run, None)
                 await tree.close()
@@ -93,8 +113,18 @@ class Started:
             own=own,
             thread=self._agent._thread_handle(self.run.row.key, self.run.row.agent_id),
             run_id=self.run.row.run_id,
+            tasks=await self._tasks(),
             requests=tuple(requests),
         )
+
+    async def _tasks(self) -> "tuple[Task, ...]":
+        """The tasks that were given in this tree, the oldest first (H-12)."""
+        if not self._agent._has_tasks and self.run.row.attempt == 1:
+            return ()
+        from retinue.harness.tasks import Task  # it drives with what is here
+
+        rows = await self._agent.runtime.ledger.tasks(root_run=self.run.row.root)
+        return tuple(Task(self._agent, row) for row in reversed(rows))
 
 
 def checked(result: RunResult, check: bool) -> RunResult:
@@ -129,7 +159,7 @@ def _key(context: RuntimeContext | None) -> tuple[ThreadKey, bool]:
 
 async def begin(
     agent: "Agent",
-    given: tuple[str, Sequence[Media]],
+    given: tuple[str, Sequence[Media]] | None,
     context: RuntimeContext | None,
     *,
     viewer: Viewer | None,
@@ -140,6 +170,7 @@ async def begin(
 ) -> Started:
     """Start a run on a new thread, or on one that is there, on a text and the media that it has lines for.
 
+    `given` None: nobody has said anything; there is mail for the thread (D-20).
     `output` is the form of the answer; left out, that of the agent.
     `acknowledged`: the input is durable before anything else happens (barrier 1 of M2); else it rides with the run's first
     commit.
@@ -153,7 +184,8 @@ async def begin(
     else:
         known = True
     definition = definition or agent._defined(context)
-    text, media = runtime._know_secrets(context).text(given[0]), given[1]
+    redactor = runtime._know_secrets(context)
+    text, media = ("", ()) if given is None else (redactor.text(given[0]), given[1])
     row = await runtime.ledger.thread(key) if known else None
     projection, generation, head, depth = Projection(), 1, 0, 0
     created: ThreadRow | None = None
@@ -196,11 +228,24 @@ async def begin(
     tree.branches.add(branch)
     run = Run(branch, definition, run_row, projection, generation=generation, head=head, stored=False, output=form)
     run.is_lead = True
-    stage_run(run, text, created=created, media=media, rules=plain_rules(agent.permissions))
+    stage_run(run, None if given is None else text, created=created, media=media, rules=plain_rules(agent.permissions))
+    if created is None:
+        run.mail_came()  # it may be there for long
     run.acknowledge = acknowledged
     runtime._trees[run_id] = tree
     tree.runs[run_id] = run
     return Started(agent, branch, run, context, created or row)
+
+
+def _launch(agent: "Agent", context: RuntimeContext | None, task: BackgroundChild) -> None:
+    """Drive a task beside the run that gave it, which is in the ledger now."""
+    from retinue.harness.tasks import drive_task  # it drives with what is here
+
+    drive_task(agent, context, task)
+
+
+async def _cancel(agent: "Agent", user_id: str | None, run_id: str, reason: str) -> None:
+    await agent.cancel(run_id, reason=reason, user_id=user_id)
 
 
 async def _check_idle(runtime: Runtime, key: ThreadKey) -> str | None:
@@ -240,6 +285,8 @@ def _tree(
         on_request=on_request,
         children=children,
     )
+    tree.launch = partial(_launch, agent, context)
+    tree.cancel = partial(_cancel, agent, key.user or None)
     agent._own_trees.add(tree)
     if viewer is not None:
         viewer.tree = tree
@@ -263,18 +310,26 @@ async def go_on(
     """
     runtime = agent.runtime
     runtime._know_secrets(context)
-    if root.run_id in runtime._trees:
+    if runtime._branch(root) is not None:
         raise ThreadBusy(f"run `{root.run_id}` is running in this process", remedy="wait for it, or cancel it")
-    tree = runtime._trees[root.run_id] = _tree(agent, root.run_id, root.key, context, viewer, children=0)
+    tree = runtime._trees.get(root.root)
+    if tree is None:
+        top = root if root.root == root.run_id else await runtime.ledger.run(root.root)
+        assert top is not None
+        tree = runtime._trees.setdefault(root.root, _tree(agent, root.root, top.key, context, viewer, children=0))
     branch = Branch(tree, root.run_id)
     tree.branches.add(branch)
     try:
         run = await _taken(runtime, branch, await take_over(runtime, root, force=force), definition)
+        row = None if root.invocation_id is None else await runtime.ledger.invocation(root.invocation_id)
     except BaseException:
-        del runtime._trees[root.run_id]
+        tree.branches.discard(branch)
+        if not tree.branches:
+            runtime._trees.pop(root.root, None)
         raise
     tree.runs[root.run_id] = run
-    return Started(agent, branch, run, context)
+    task = None if row is None or row.task_id is None else BackgroundChild(run, row)
+    return Started(agent, branch, run, context, task=task)
 
 
 async def _children(ledger: Ledger, root: RunRow) -> int:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
+from retinue.agent.branch import Branch
 from retinue.agent.output import OutputType
 from retinue.agent.stopping import settle_stopped
 from retinue.agent.tree import Services, Tree
@@ -27,7 +28,7 @@ from retinue.ledger.open import open_ledger
 from retinue.ledger.port import Ledger
 from retinue.models.port import ChatModel
 from retinue.ops import DropOwner, PutOwner, RequestCancel
-from retinue.rows import OwnerRow, ThreadKey
+from retinue.rows import OwnerRow, RunRow, ThreadKey
 from retinue.secrets import Redactor, SecretRef
 from retinue.subagents.delegate import end_child
 from retinue.tools.errors import is_fault
@@ -265,6 +266,11 @@ class Runtime:
             for run in list(tree.runs.values()):
                 if target in run.row.lineage:
                     run.stopping.ask(reason)
+
+    def _branch(self, lead: RunRow) -> Branch | None:
+        """The branch that this run leads, if it is driven here."""
+        tree = self._trees.get(lead.root)
+        return None if tree is None else next((one for one in tree.branches if one.lead == lead.run_id), None)
 
     def _driven_on(self, key: ThreadKey) -> "Run | None":
         """The run that is driven here on a thread."""

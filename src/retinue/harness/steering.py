@@ -12,7 +12,7 @@ from retinue.harness.driving import Driver
 from retinue.harness.requests import answer_request, find_request
 from retinue.harness.running import go_on
 from retinue.harness.runtime import Runtime
-from retinue.harness.takeover import find_root
+from retinue.harness.takeover import find_lead
 from retinue.rows import RunRow
 from retinue.states import RequestState, RunState
 
@@ -40,20 +40,20 @@ async def answer(
     else:
         request_id, user = request.request_id, "" if request.key is None else request.key.user
     asked = await find_request(runtime, request_id, user=user)
-    if asked.state is RequestState.OPEN and asked.root_run not in runtime._trees:
-        root = await find_root(runtime, asked.root_run)
-        if not root.state.terminal and not await _driven_elsewhere(runtime, root):
-            await agent._definition_of(root)  # before anything is recorded: it will have to be gone on with here
+    root = await find_lead(runtime, asked.run_id)
+    here = asked.state is RequestState.OPEN and runtime._branch(root) is None and not root.state.terminal
+    if here and not await _driven_elsewhere(runtime, root):
+        await agent._definition_of(root)  # before anything is recorded: it will have to be gone on with here
     row = await answer_request(runtime, request_id, user=user, allow=allow, remember=remember, by=by, note=note)
-    tree = runtime._trees.get(row.root_run)
-    if tree is not None:
-        tree.answer_came(request_id, row.run_id, row.invocations)
+    root = await find_lead(runtime, row.run_id)
+    branch = runtime._branch(root)
+    if branch is not None:
+        branch.tree.answer_came(request_id, row.run_id, row.invocations)
         return None
-    root = await find_root(runtime, row.root_run)
     if root.state.terminal or await _driven_elsewhere(runtime, root):
         return None
     try:
-        return await agent.resume(row.root_run, check=False)
+        return await agent.resume(root.run_id, check=False)
     except ThreadBusy:
         return None  # another answer, or another process, goes on with it
 
@@ -71,18 +71,25 @@ async def cancel(agent: "Agent", run_id: str | None, *, reason: str, user_id: st
         return
     user = user_id or ""
     live = next((root for root, tree in runtime._trees.items() if run_id in tree.runs and _user_of(tree) == user), None)
-    root_id = live or (await find_root(runtime, run_id, user=user)).run_id
-    if await runtime._cancel(root_id, reason, by="user", run_id=run_id):
-        return
-    root = await find_root(runtime, root_id)
-    if root.state.terminal or await _driven_elsewhere(runtime, root):
+    root_id = live or (await find_lead(runtime, run_id, user=user)).root
+    await runtime._cancel(root_id, reason, by="user", run_id=run_id)
+    below = [row for row in await runtime.ledger.tree(root_id) if run_id in row.lineage and not row.state.terminal]
+    for lead in {row.lead for row in below}:
+        await _end(agent, await find_lead(runtime, lead), whole=run_id in (await find_lead(runtime, lead)).lineage)
+
+
+async def _end(agent: "Agent", lead: RunRow, *, whole: bool) -> None:
+    """Bring a branch to the end that it was asked for, if nobody drives it. `whole`: all of it is to end, and for that none of
+    its code is needed."""
+    runtime = agent.runtime
+    if lead.state.terminal or runtime._branch(lead) is not None or await _driven_elsewhere(runtime, lead):
         return
     try:
-        if run_id == root.run_id:  # all of it is to end: for that none of its code is needed
-            end = partial(go_on, agent, root, viewer=None, force=False, context=None, definition=nobody(root.agent_id))
+        if whole:
+            end = partial(go_on, agent, lead, viewer=None, force=False, context=None, definition=nobody(lead.agent_id))
             await Driver(agent, end).result()
         else:
-            await agent.resume(root.run_id, check=False)
+            await agent.resume(lead.run_id, check=False)
     except ThreadBusy:
         return  # somebody else goes on with it, and finds the intent
 

@@ -11,30 +11,33 @@ from retinue.ops import Append, NewEvent, Op, PutRun
 from retinue.rows import RunRow
 from retinue.states import RunState
 
-__all__ = ["find_root", "take_over"]
+__all__ = ["find_lead", "take_over"]
 
 
-async def find_root(runtime: Runtime, run_id: str, *, user: str | None = None) -> RunRow:
-    """The root of the tree that `run_id` belongs to; with `user`, only if it is that user's.
+async def find_lead(runtime: Runtime, run_id: str, *, user: str | None = None) -> RunRow:
+    """The run that leads the branch which `run_id` belongs to: the tree's root, or a background task's; with `user`, only if
+    it is that user's.
 
     Raises:
         UnknownId: there is no such run.
     """
     row = await runtime.ledger.run(run_id) if run_id.isascii() else None  # ids are: no other text reaches the store
-    root = await runtime.ledger.run(row.root) if row is not None else None
-    if root is None or user not in (None, root.key.user):
+    lead = row if row is None or row.lead == run_id else await runtime.ledger.run(row.lead)
+    if lead is None or user not in (None, lead.key.user):
         raise UnknownId(f"there is no run `{run_id}` in this ledger", remedy="`retinue threads list` shows what there is")
-    return root
+    return lead
 
 
 async def take_over(runtime: Runtime, root: RunRow, *, force: bool = False) -> RunRow:
-    """Make this process the owner of a run and of everything below it that waits for it. Returns the root's new row.
+    """Make this process the owner of a run that leads a branch, and of everything below it that waits for it. Returns its new
+    row.
 
     Raises:
         ThreadBusy: its owner is another process, which is alive, and `force` is not given.
         LedgerConflict: another process was faster.
     """
-    rows = [row for row in await runtime.ledger.tree(root.run_id) if not row.state.terminal]
+    tree = await runtime.ledger.tree(root.root)
+    rows = [row for row in tree if row.lead == root.run_id and not row.state.terminal]
     for row in rows:
         await _check_owner(runtime, row, force)
     ops: list[Op] = []

@@ -58,6 +58,8 @@ class Watcher:
         self._cursor = news.cursor
         for run_id, reason in news.stops.items():
             runtime._asked_to_stop(run_id, reason)
+        if news.mail:
+            runtime._services.task_ended()
         for key in news.mail:
             await self._mail_came(key)
 

@@ -111,6 +111,8 @@ class BackgroundChild:
 
     def _committed(self, row: InvocationRow) -> None:
         self.row = row
+        if row.state.terminal:
+            self.run.tree.services.task_ended()
 
     def _begin_anew(self) -> None:
         """The run goes on from what the ledger holds, and so does its row."""

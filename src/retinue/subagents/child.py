@@ -6,8 +6,9 @@ from typing import Any, Final
 import msgspec
 
 from retinue.agent.journal import Batch
+from retinue.agent.output import OutputType, check_answer
 from retinue.agent.ports import CallOutcome, Prepared, RunEnd
-from retinue.agent.projection import Terminal
+from retinue.agent.projection import Projection, Terminal
 from retinue.agent.results import named_in
 from retinue.agent.run import Run
 from retinue.agent.stopping import until_stopped
@@ -23,12 +24,19 @@ from retinue.rows import InvocationRow
 from retinue.states import InvocationState, ResultStatus
 from retinue.subagents.delegation import ChildEnd, Format
 
-__all__ = ["TIMEOUT", "TIME_LIMIT", "Child", "child_end", "lifecycle_event"]
+__all__ = ["EXECUTOR_LOST", "TIMEOUT", "TIME_LIMIT", "TOO_MANY_ATTEMPTS", "Child", "answer_text", "child_end", "lifecycle_event"]
 
 SUMMARY_CHARACTERS: Final = 2_000
 TIMEOUT: Final = "timeout"
 TIME_LIMIT: Final = "limit:timeout_seconds"
 """Why a child was stopped that reached its time limit; its parent is told `timeout`."""
+EXECUTOR_LOST: Final = "executor_lost"
+TOO_MANY_ATTEMPTS: Final = "too_many_attempts"
+_LOST: Final = {
+    EXECUTOR_LOST: "the process that worked on it is gone, and it was not to be resumed",
+    TOO_MANY_ATTEMPTS: "each process that worked on it ended before it did; it was not tried again",
+}
+"""Why a task ended that no process brought to its end (D-19)."""
 
 
 class Child:
@@ -131,15 +139,21 @@ class Child:
 
 def child_end(child: Run, row: InvocationRow, end: RunEnd) -> ChildEnd:
     """How a delegation ended whose child came to this end."""
-    text, wanted = child.projection.text, child.projection.output
-    if end.status == "completed" and wanted is not None:
-        text = dumps(child.answer().plain).decode()  # the value alone, whatever stood around it
+    text = answer_text(child.projection, child.output) if end.status == "completed" else child.projection.text
     status, reason, message = end.status, end.reason, end.message
     if end.status == "cancelled" and end.reason == TIME_LIMIT:
         limit = "" if row.timeout_seconds is None else f" of {row.timeout_seconds:g} s"
         told = f"the time limit{limit} was reached"
         status, reason, message = TIMEOUT, TIMEOUT, f"{told}; {message}" if message else told
+    elif end.status == "cancelled" and end.reason in _LOST:
+        status, message = "failed", _LOST[end.reason]
     return ChildEnd(status=status, text=text, reason=reason, message=message, remedy=end.remedy, row=row)
+
+
+def answer_text(projection: Projection, output: OutputType | None = None) -> str:
+    """The answer of a run that is completed: of one that asked for a form the value alone, whatever stood around it."""
+    wanted = projection.output
+    return projection.text if wanted is None else dumps(check_answer(wanted, projection.text, output).plain).decode()
 
 
 def lifecycle_event(child: Run, row: InvocationRow, end: ChildEnd) -> Terminal:

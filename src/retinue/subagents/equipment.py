@@ -18,7 +18,7 @@ from retinue.agent.output import OutputType
 from retinue.agent.ports import CallHandler
 from retinue.agent.results import READ_RESULT, with_reading
 from retinue.agent.tool_handler import ToolHandler
-from retinue.config import AgentInvocationModePolicy, AgentRunConfig, ClientsConfig, PermissionRules, RuntimeContext, Unset
+from retinue.config import AgentRunConfig, ClientsConfig, PermissionRules, RuntimeContext, Unset
 from retinue.errors import ConfigurationError
 from retinue.models.port import ChatModel
 from retinue.permissions.gate import PermissionGate
@@ -125,7 +125,7 @@ def assemble(equipment: Equipment) -> AgentDefinition:
                     remedy="rename it, or switch the roster off with `disable_subagents=True`",
                 )
             tools[handler.spec.name] = handler
-        section = roster_section(roster, background=False)
+        section = roster_section(roster, background=True)
         instructions = "\n\n".join(part for part in (instructions, section) if part)
     if READ_RESULT in own:
         raise ConfigurationError(
@@ -190,8 +190,6 @@ def check_supported(resolved: ResolvedDeclaration) -> None:
         problem = "`url`: remote subagents are"
     elif declaration.source == "agent_id":
         problem = "`from_agent_id`: the agent store is"
-    elif resolved.invocation_mode_policy is AgentInvocationModePolicy.BACKGROUND_ONLY:
-        problem = "`background_only`: background work is"
     elif declaration.fork_compaction is not None and type(declaration.fork_compaction).__name__ != "DisableThreadForkCompaction":
         problem = "`fork_compaction`: compaction is"
     if problem is not None:

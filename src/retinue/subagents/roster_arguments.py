@@ -7,7 +7,7 @@ import msgspec
 from retinue.agent.call_arguments import fault
 from retinue.agent.ports import CallOutcome
 from retinue.agent.run import Run
-from retinue.config import Unset
+from retinue.config import AgentInvocationModePolicy, Unset
 from retinue.ids import AGENT_KEY, kind_of
 from retinue.ledger.rules import label_key
 from retinue.messages import ToolCall
@@ -21,11 +21,12 @@ __all__ = [
     "SPAWN_FIELDS",
     "SendArguments",
     "SpawnArguments",
+    "Wait",
     "addressed",
     "agent_of",
     "error",
     "free_label",
-    "limit",
+    "wait_of",
 ]
 
 SPAWN_FIELDS: Final = ("agent_id", "task", "label", "timeout_seconds")
@@ -56,18 +57,27 @@ def error(message: str, remedy: str) -> CallOutcome:
     return CallOutcome(content=text, status=ResultStatus.ERROR)
 
 
-def limit(call: ToolCall, seconds: float | None, resolved: ResolvedDeclaration) -> float | CallOutcome | None:
-    """The time limit (A-26): what the model gives, else what the author set; more than 600 becomes 600. 0 would be
-    background work, which this version does not have, so that left out by both it is no limit."""
-    if seconds is None:
-        return None if isinstance(resolved.declaration.timeout_seconds, Unset) else resolved.timeout_seconds
-    if seconds <= 0:
-        return fault(
-            call.name,
-            f"`timeout_seconds` was {seconds:g}: running in the background is not available here",
-            "Leave it out to wait without a limit, or give 1 to 600",
-        )
-    return min(seconds, MAX_TIMEOUT_SECONDS)
+class Wait(msgspec.Struct, frozen=True):
+    """How long a call waits for its child: not at all (in the background), or `seconds`; None is as long as it takes."""
+
+    seconds: float | None = None
+    background: bool = False
+
+
+def wait_of(call: ToolCall, seconds: float | None, resolved: ResolvedDeclaration) -> Wait | CallOutcome:
+    """How long to wait (A-26): what the model gives, else what the author set; more than 600 becomes 600, and 0 is work in
+    the background."""
+    author = None if isinstance(resolved.declaration.timeout_seconds, Unset) else resolved.timeout_seconds
+    policy = resolved.invocation_mode_policy
+    if policy is AgentInvocationModePolicy.BACKGROUND_ONLY or (seconds is not None and seconds <= 0):
+        if policy is AgentInvocationModePolicy.SYNCHRONOUS_ONLY:
+            return fault(
+                call.name,
+                f"`timeout_seconds` was {seconds:g}: this subagent does not work in the background",
+                "Leave it out to wait without a limit, or give 1 to 600",
+            )
+        return Wait(author, background=True)
+    return Wait(author if seconds is None else min(seconds, MAX_TIMEOUT_SECONDS))
 
 
 def agent_of(key: object) -> str | None:

@@ -16,7 +16,7 @@ from retinue.ledger.port import Ledger
 from retinue.messages import CallRef, ToolCall
 from retinue.models.port import ToolSpec
 from retinue.permissions.gate import GatedCall
-from retinue.rows import ThreadKey, ThreadRow
+from retinue.rows import InvocationRow, ThreadKey, ThreadRow
 from retinue.subagents.births import create_idle_child
 from retinue.subagents.delegate import count_refusal, delegate, limit_refusal, reattach
 from retinue.subagents.delegation import ChildEnd, Delegation, Format
@@ -28,24 +28,32 @@ from retinue.subagents.roster_arguments import (
     SPAWN_FIELDS,
     SendArguments,
     SpawnArguments,
+    Wait,
     addressed,
     agent_of,
     error,
     free_label,
-    limit,
+    wait_of,
 )
+from retinue.subagents.task_tools import TASK_TOOLS, task_handlers
 
 __all__ = ["ROSTER_TOOLS", "roster_handlers"]
 
-ROSTER_TOOLS: Final = ("agent_spawn", "agent_send", "agent_list")
+ROSTER_TOOLS: Final = ("agent_spawn", "agent_send", "agent_list", *TASK_TOOLS)
 """The names of the tools of the roster."""
 
 FINISHED_LISTED: Final = 10
 
 _TIMEOUT: Final = {
     "type": "number",
-    "description": "Seconds to wait, at most 600; left out: no limit. At the limit it is stopped, and you get what it has.",
+    "description": (
+        "Seconds to wait, at most 600; left out: no limit. At the limit it is stopped, and you get what it has. "
+        "0: do not wait; it works in the background, and its result reaches you by itself."
+    ),
 }
+_LATER: Final = (
+    "It works in the background. Go on with something else, and do not ask for its result at once: that reaches you by itself."
+)
 
 
 class _Lines(Format):
@@ -65,6 +73,10 @@ class _Lines(Format):
         if end.text.strip():
             lines += ["partial_reply:", end.text]
         return "\n".join(lines)
+
+    def receipt(self, row: InvocationRow) -> str:
+        """See `Format` (A-26, A-32)."""
+        return "\n".join([*self._head, "status: accepted", f"task_id: {row.task_id}", _LATER])
 
 
 class Children:
@@ -176,7 +188,7 @@ class SpawnTool(_RosterTool):
         checked = self._checked(run, call)
         return checked if isinstance(checked, CallOutcome) else None
 
-    def _checked(self, run: Run, call: ToolCall) -> tuple[SpawnArguments, ResolvedDeclaration, float | None] | CallOutcome:
+    def _checked(self, run: Run, call: ToolCall) -> tuple[SpawnArguments, ResolvedDeclaration, Wait] | CallOutcome:
         """The arguments, who is meant, and the time limit; or why it cannot be."""
         form = '{"agent_id": "…", "task": "…", "label": "…", "timeout_seconds": 120}'
         arguments = read(call, SpawnArguments, SPAWN_FIELDS, form)
@@ -185,17 +197,17 @@ class SpawnTool(_RosterTool):
         found = self._find(arguments.agent_id)
         if isinstance(found, CallOutcome):
             return found
-        timeout = limit(call, arguments.timeout_seconds, found)
-        if isinstance(timeout, CallOutcome):
-            return timeout
-        return limit_refusal(run, self.children.parent.ceiling) or (arguments, found, timeout)
+        wait = wait_of(call, arguments.timeout_seconds, found)
+        if isinstance(wait, CallOutcome):
+            return wait
+        return limit_refusal(run, self.children.parent.ceiling) or (arguments, found, wait)
 
     async def prepare(self, run: Run, ref: CallRef, call: ToolCall) -> Prepared | CallOutcome:
         """See `CallHandler`."""
         checked = self._checked(run, call)  # again: others of the same batch may have used the limit up
         if isinstance(checked, CallOutcome):
             return checked
-        arguments, resolved, timeout = checked
+        arguments, resolved, wait = checked
         label = await free_label(run, arguments.label)
         if isinstance(label, CallOutcome):
             return label
@@ -212,7 +224,9 @@ class SpawnTool(_RosterTool):
             surface="roster",
             text=(arguments.task or "").strip(),
             context_policy=resolved.context_policy,
-            timeout_seconds=timeout,
+            timeout_seconds=wait.seconds,
+            background=wait.background,
+            notify=resolved.notify,
             agent_key=new_agent_key(resolved.agent_id),
             label=label,
             metadata=resolved.declaration.metadata,
@@ -299,9 +313,9 @@ class SendTool(_RosterTool):
     ) -> Prepared | CallOutcome:
         try:
             resolved = self.children.roster.find(row.default_agent_id)
-            timeout = limit(call, arguments.timeout_seconds, resolved)
-            if isinstance(timeout, CallOutcome):
-                return timeout
+            wait = wait_of(call, arguments.timeout_seconds, resolved)
+            if isinstance(wait, CallOutcome):
+                return wait
             definition = self.children.definition(run, resolved, row.key.session)
         except (UnknownId, ConfigurationError) as fault_of_it:
             return error(fault_of_it.message, fault_of_it.remedy or "spawn another subagent")
@@ -312,7 +326,9 @@ class SendTool(_RosterTool):
             surface="roster",
             text=arguments.message.strip(),
             context_policy=SubAgentContextPolicy(str(row.metadata.get("contextPolicy", "isolated"))),
-            timeout_seconds=timeout,
+            timeout_seconds=wait.seconds,
+            background=wait.background,
+            notify=resolved.notify,
             existing=row,
             agent_key=row.agent_key,
         )
@@ -364,6 +380,6 @@ async def _state(ledger: Ledger, row: ThreadRow) -> str:
 
 
 def roster_handlers(parent: Equipment, roster: Roster) -> list[CallHandler]:
-    """The roster tools of an agent (A-02, its synchronous part)."""
+    """The roster tools of an agent (A-02)."""
     children = Children(parent, roster)
-    return [SpawnTool(children), SendTool(children), ListTool(children)]
+    return [SpawnTool(children), SendTool(children), ListTool(children), *task_handlers()]

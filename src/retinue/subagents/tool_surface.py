@@ -10,11 +10,13 @@ from retinue.agent.definition import AgentDefinition
 from retinue.agent.ports import CallHandler, CallOutcome, Prepared
 from retinue.agent.run import Run
 from retinue.agent.tool_handler import main_argument
-from retinue.config import RuntimeContext, SubAgentContextPolicy, Verdict
+from retinue.config import AgentInvocationModePolicy, RuntimeContext, SubAgentContextPolicy, Verdict
 from retinue.events import SubAgentInvocationStartedEvent
+from retinue.json_text import dumps
 from retinue.messages import CallRef, ToolCall
 from retinue.models.port import ToolSpec
 from retinue.permissions.gate import GatedCall
+from retinue.rows import InvocationRow
 from retinue.subagents.delegate import delegate, limit_refusal, reattach
 from retinue.subagents.delegation import ChildEnd, Delegation, Format
 from retinue.subagents.equipment import Equipment, assemble, child_equipment
@@ -23,6 +25,7 @@ from retinue.subagents.resolved import ResolvedDeclaration
 __all__ = ["SubAgentTool"]
 
 _POLICIES = SubAgentContextPolicy
+_MODES = AgentInvocationModePolicy
 
 
 class _Arguments(msgspec.Struct, frozen=True):
@@ -47,6 +50,12 @@ class _Words(Format):
             told += f" ({end.remedy}.)"
         return f"{told}\nPartial text:\n{end.text}" if end.text.strip() else told
 
+    def receipt(self, row: InvocationRow) -> str:
+        """See `Format`: the documented fields (H-12)."""
+        message = "It works in the background. Go on with something else: its result reaches you by itself when it is there."
+        told = {"status": "accepted", "taskId": row.task_id, "subAgentName": row.name, "invocationId": row.invocation_id}
+        return dumps({**told, "message": message}).decode()
+
 
 _ENDED: Mapping[str, str] = {"failed": "failed", "timeout": "was stopped", "cancelled": "was stopped"}
 
@@ -55,6 +64,12 @@ def _spec(resolved: ResolvedDeclaration) -> ToolSpec:
     properties: dict[str, Any] = {
         "input": {"type": "string", "description": "The task, with everything the subagent needs to know."}
     }
+    if resolved.invocation_mode_policy is _MODES.MODEL_CHOICE:
+        properties["invocationMode"] = {
+            "type": "string",
+            "enum": ["synchronous", "background"],
+            "description": "synchronous (default): wait for its answer; background: go on, the answer comes by itself later.",
+        }
     if resolved.context_policy is _POLICIES.MODEL_CHOICE:
         properties["context"] = {
             "type": "string",
@@ -120,7 +135,7 @@ class SubAgentTool:
         refused = limit_refusal(run, self._parent.ceiling)  # again: others of the same batch may have used it up
         if refused is not None:
             return refused
-        text, policy = parsed
+        text, policy, background = parsed
         resolved = self._resolved
         wanted = Delegation(
             definition=self.definition(run),
@@ -132,6 +147,8 @@ class SubAgentTool:
             timeout_seconds=resolved.timeout_seconds,
             metadata=resolved.declaration.metadata,
             inherits_output=resolved.inherits_output,
+            background=background,
+            notify=resolved.notify,
         )
         return await delegate(run, ref, call, wanted, _Words())
 
@@ -141,27 +158,40 @@ class SubAgentTool:
         """See `CallHandler`."""
         return await reattach(run, started, self.definition(run), _Words())
 
-    def _parse(self, call: ToolCall) -> tuple[str, SubAgentContextPolicy] | CallOutcome:
-        """The input and the context policy of this call (H-17), or what does not fit."""
+    def _parse(self, call: ToolCall) -> tuple[str, SubAgentContextPolicy, bool] | CallOutcome:
+        """The input, the context policy of this call (H-17) and whether it is for the background, or what does not fit."""
         form = '{"input": "the task"}'
         parsed = read(call, _Arguments, ("input", "context", "invocationMode", "invocation_mode"), form)
         if isinstance(parsed, CallOutcome):
             return parsed
         if not parsed.input.strip():
             return fault(call.name, "`input` is blank", "Write the task, with everything the subagent needs to know")
-        mode = (parsed.invocationMode or parsed.invocation_mode or "synchronous").strip().lower()
-        if mode != "synchronous":
-            return fault(
-                call.name,
-                f"`invocationMode` was `{mode}`",
-                "This subagent is called synchronously only: leave `invocationMode` out (invalid_invocation_mode)",
-            )
+        background = self._background(call, parsed.invocationMode or parsed.invocation_mode)
+        if isinstance(background, CallOutcome):
+            return background
         fixed = self._resolved.context_policy
         asked = None if parsed.context is None else parsed.context.strip().lower()
         if fixed is not _POLICIES.MODEL_CHOICE:
             if asked is None or (asked == fixed.value and fixed is not _POLICIES.ISOLATED):
-                return parsed.input, fixed
+                return parsed.input, fixed, background
             return fault(call.name, f"`context` was `{asked}`", f"Its context is always `{fixed.value}`: leave it out")
         if asked not in (None, "fork", "fresh"):
             return fault(call.name, f"`context` was `{asked}`", "Expected `fork` or `fresh`")
-        return parsed.input, _POLICIES.FORK if asked == "fork" else _POLICIES.FRESH
+        return parsed.input, _POLICIES.FORK if asked == "fork" else _POLICIES.FRESH, background
+
+    def _background(self, call: ToolCall, asked: str | None) -> bool | CallOutcome:
+        """Whether the call is for the background (H-11)."""
+        policy, mode = self._resolved.invocation_mode_policy, None if asked is None else asked.strip().lower()
+        if mode not in (None, "synchronous", "background"):
+            return fault(call.name, f"`invocationMode` was `{mode}`", "Expected `synchronous` or `background`")
+        if policy is _MODES.MODEL_CHOICE:
+            return mode == "background"
+        only = "background" if policy is _MODES.BACKGROUND_ONLY else "synchronous"
+        if mode not in (None, only):
+            said = "in the background" if only == "background" else "synchronously"
+            return fault(
+                call.name,
+                f"`invocationMode` was `{mode}`",
+                f"This subagent is called {said} only: leave `invocationMode` out (invalid_invocation_mode)",
+            )
+        return only == "background"
