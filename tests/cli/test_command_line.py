@@ -109,7 +109,7 @@ async def test_agent_files_are_used_only_after_a_yes(command_line: Any, provider
     refused = await command_line("run", "Go.", *command_line.model)
     assert refused.code == 2
     assert "reader.md" in refused.err
-    assert "--trust" in refused.err
+    assert f"`retinue run --trust --workspace {command_line.workspace} TASK`" in refused.err
     assert provider.requests == []
     async with command_line.terminal("run", "Go.", *command_line.model) as terminal:
         await terminal.until("[y/N]")
@@ -128,6 +128,9 @@ async def test_a_permission_that_nobody_gives_lets_the_run_wait(command_line: An
     assert "retinue resume run_" in ended.err
     busy = await command_line("run", "More.", "--session", session_in(ended.err), *command_line.model)
     assert busy.code == 3
+    assert "`retinue answer req_" in busy.err
+    assert "`retinue cancel run_" in busy.err
+    assert "agent." not in busy.err
     async with command_line.terminal("resume") as terminal:
         question = await terminal.until("[a] yes, all of these: ")
         assert "write_file a.txt" in question

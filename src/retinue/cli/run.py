@@ -156,7 +156,7 @@ def resume_run(
             raise ConfigurationError(
                 f"run `{row.run_id}` was started by an agent in code, `{row.agent_id}`, and needs that code to go on",
                 code="no_executor",
-                remedy="resume it from there: `await agent.resume(run_id)`",
+                remedy=f"resume it from there: `await agent.resume({row.run_id!r})`",
             )
         folder = Path(row.workspace)
         named = model or row.model or choose_model(None, folder)

@@ -47,7 +47,11 @@ def answer_request(
             driven = await _driven_by(runtime, root)
             if driven or root.workspace is None:
                 await _record(runtime, row, allow=allow, remember=kept, note=note)
-                goes_on = f"{driven} goes on with it" if driven else "its own code goes on with it: `await agent.resume(run_id)`"
+                goes_on = (
+                    f"{driven} goes on with it"
+                    if driven
+                    else f"its own code goes on with it: `await agent.resume({root.run_id!r})`"
+                )
                 if as_json:
                     said = {"requestId": row.request_id, "answer": answer, "runId": root.run_id, "drivenBy": driven or None}
                     print(json.dumps(said))
