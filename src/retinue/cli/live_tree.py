@@ -36,7 +36,7 @@ from retinue.messages import AssistantMessage, CallRef, Usage
 from retinue.rows import ThreadKey
 from retinue.states import ResultStatus
 
-__all__ = ["Node", "NodeState", "TreeView"]
+__all__ = ["ROOT", "Node", "NodeState", "TreeView"]
 
 ROOT: Final = ""
 ROSTER_CALLS: Final = frozenset({"agent_spawn", "agent_send"})

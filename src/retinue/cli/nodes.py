@@ -21,6 +21,7 @@ class NodeState(StrEnum):
     PREPARING = "preparing"
     RUNNING = "running"
     WAITING = "waiting"
+    INTERRUPTED = "interrupted"
     COMPLETED = "completed"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -67,7 +68,7 @@ class Node:
         """What it is doing, on one bounded line."""
         if self.questions:
             return f"asks: {next(iter(self.questions.values()))}"
-        if self.state.ended or self.state is NodeState.WAITING:
+        if self.state.ended or self.state in (NodeState.WAITING, NodeState.INTERRUPTED):
             return self.note or _last_line(self.text)
         if self.calls:
             newest = next(reversed(self.calls.values()))

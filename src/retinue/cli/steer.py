@@ -148,7 +148,7 @@ async def _record(runtime: "Runtime", row: "RequestRow", *, allow: bool, remembe
     from retinue.harness.requests import answer_request as record
 
     kept: Literal["once", "session"] = "session" if remember == "session" else "once"
-    await record(runtime, row.request_id, user=row.root.user, allow=allow, remember=kept, by="terminal", note=note)
+    await record(runtime, row.request_id, user=row.root.user, allow=allow, remember=kept, by="retinue answer", note=note)
 
 
 async def _driven_by(runtime: "Runtime", root: "RunRow") -> str:
