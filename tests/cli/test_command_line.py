@@ -333,6 +333,26 @@ async def test_faults_are_told_in_words(command_line: Any, arguments: tuple[str,
     assert "Traceback" not in ended.err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "code", "error"),
+    [
+        (("run", "Go."), 2, "no_model"),
+        (("threads", "list"), 2, "no_ledger"),
+        (("resume", "--workspace", "missing"), 2, "no_ledger"),
+        (("run", "Go.", "--frobnicate"), 2, "usage"),
+    ],
+)
+async def test_with_json_an_error_is_a_line_of_it_too(
+    command_line: Any, arguments: tuple[str, ...], code: int, error: str
+) -> None:
+    ended = await command_line(*arguments, "--json")
+    (line,) = lines_of(ended.out)
+    assert (ended.code, line["exit"]) == (code, code)
+    assert (line["type"], line["code"], bool(line["message"])) == ("ERROR", error, True)
+    assert line["message"] in ended.err
+    assert (await command_line(*arguments)).out == ""
+
+
 async def test_a_limit_has_its_own_code(command_line: Any, provider: StrictProvider) -> None:
     provider.script = parse_script({"fallback": {"calls": [{"name": "list_files"}]}})
     ended = await command_line("run", "Go.", "--max-iters", "2", *command_line.model)

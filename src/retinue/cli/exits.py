@@ -1,5 +1,7 @@
 """What the command's exit codes mean, and which one an end or an error has."""
 
+import contextlib
+import json
 import os
 import sys
 import traceback
@@ -61,8 +63,13 @@ def _of_code(code: str) -> Exit:
     return Exit.USAGE if code in CONFIGURATION else Exit.FAILED
 
 
-def report(error: Exception) -> Exit:
-    """Say on stderr what was wrong and what to do, on one line each; a traceback only with RETINUE_DEBUG=1."""
+def report(error: Exception, *, as_json: bool = False) -> Exit:
+    """Say on stderr what was wrong and what to do, on one line each; a traceback only with RETINUE_DEBUG=1.
+
+    `as_json`: the command was to write JSON, and whoever reads it gets the error on stdout too, as one line of that.
+    """
+    if as_json:
+        _tell(error)
     if os.environ.get("RETINUE_DEBUG") == "1":
         traceback.print_exception(error, file=sys.stderr)
     elif isinstance(error, RetinueError):
@@ -73,3 +80,16 @@ def report(error: Exception) -> Exit:
         print(clean(f"retinue: {type(error).__name__}: {error}"), file=sys.stderr)
         print("  to do: this is a fault of Retinue; run again with RETINUE_DEBUG=1 and report what it prints", file=sys.stderr)
     return exit_of_error(error)
+
+
+def _tell(error: Exception) -> None:
+    known = isinstance(error, RetinueError)
+    document = {
+        "type": "ERROR",
+        "code": error.code if known else type(error).__name__,
+        "message": error.message if known else str(error),
+        "remedy": error.remedy if known else None,
+        "exit": int(exit_of_error(error)),
+    }
+    with contextlib.suppress(BrokenPipeError):
+        print(json.dumps(document, ensure_ascii=True), flush=True)
