@@ -34,7 +34,7 @@ async def explain_id(ledger_option: str | None, workspace: Path, *, wanted: str,
     now = time.time_ns() // 1_000_000
     since = f"  since      {duration(now - said.since)} ago" if said.since else ""
     lines = [
-        f"{clean(one_line(said.text, 1_000))}.",
+        f"{clean(one_line(said.text, 1_000)).rstrip('.')}.",
         f"  state      {said.state}",
         since,
         f"  held by    {one_line(said.held_by, 400)}" if said.held_by else "",

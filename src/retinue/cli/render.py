@@ -116,7 +116,8 @@ def _cells(node: Node, lead: str, *, now: int, ascii_only: bool, wide: bool) -> 
     if wide:
         used = node.usage.input_tokens + node.usage.output_tokens
         cells.append(Text(tokens(used) if node.usage.calls else "", style="dim"))
-        cells.append(Text(money(node.cost) if node.usage.calls else "", style="dim"))
+        priced = node.usage.calls and node.cost is not None  # that a price is unknown is said once, beside the sum
+        cells.append(Text(money(node.cost) if priced else "", style="dim"))
     return cells
 
 
