@@ -134,7 +134,7 @@ async def test_a_permission_that_nobody_gives_lets_the_run_wait(command_line: An
     async with command_line.terminal("resume") as terminal:
         question = await terminal.until("[a] yes, all of these: ")
         assert "write_file a.txt" in question
-        assert "[a] is for every write_file of assistant in this session, whatever its arguments" in question
+        assert "[a] is for every write_file of assistant in this session, whatever its arguments" in " ".join(question.split())
         terminal.type("maybe\n")
         await terminal.until("please type y, n or a")
         terminal.type("y\n")
@@ -164,6 +164,7 @@ async def test_end_of_input_leaves_the_question_open(command_line: Any, provider
     async with command_line.terminal("run", "Write.", *command_line.model) as terminal:
         await terminal.until("all of these: ")
         terminal.type("\x04")
+        assert await terminal.until("[") == "\r\n"  # what comes next stands on a line of its own
         assert await terminal.ended() == 3
 
 

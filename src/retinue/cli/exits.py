@@ -9,6 +9,7 @@ from enum import IntEnum
 from typing import Final
 
 from retinue.cli.text import clean
+from retinue.cli.wrapping import fitted
 from retinue.errors import ConfigurationError, ModelError, RetinueError, ThreadBusy, UnknownId
 
 __all__ = ["Exit", "exit_of_error", "exit_of_run", "report"]
@@ -73,13 +74,17 @@ def report(error: Exception, *, as_json: bool = False) -> Exit:
     if os.environ.get("RETINUE_DEBUG") == "1":
         traceback.print_exception(error, file=sys.stderr)
     elif isinstance(error, RetinueError):
-        print(clean(f"retinue: {error.message}"), file=sys.stderr)
+        _say(f"retinue: {error.message}")
         if error.remedy:
-            print(clean(f"  to do: {error.remedy}"), file=sys.stderr)
+            _say(f"  to do: {error.remedy}")
     else:
-        print(clean(f"retinue: {type(error).__name__}: {error}"), file=sys.stderr)
-        print("  to do: this is a fault of Retinue; run again with RETINUE_DEBUG=1 and report what it prints", file=sys.stderr)
+        _say(f"retinue: {type(error).__name__}: {error}")
+        _say("  to do: this is a fault of Retinue; run again with RETINUE_DEBUG=1 and report what it prints")
     return exit_of_error(error)
+
+
+def _say(text: str) -> None:
+    print(fitted(clean(text), sys.stderr), file=sys.stderr)
 
 
 def _tell(error: Exception) -> None:
