@@ -72,7 +72,7 @@ async def test_a_child_is_found_by_its_agent_key_and_a_pipe_gets_whole_lines(com
     tree = await command_line("threads", "tree")
     assert long[:180] in tree.out
     assert "error: there is no subagent `nobody`" in tree.out
-    assert "2 agents, 4 model calls, " in tree.out
+    assert "2 agents, 3 model calls, " in tree.out
     listed = json.loads((await command_line("threads", "list", "--all", "--json")).out)
     child = next(one for one in listed if one["parent"])
     key = child["agentKey"]
