@@ -1,6 +1,9 @@
 """An agent in a folder hands work to a reviewer of its own.
 
-RETINUE_MODEL=http://127.0.0.1:8080/v1#name python examples/first_delegation.py
+It needs a model: the key of one in OPENAI_API_KEY, or RETINUE_MODEL=http://127.0.0.1:8080/v1#name for a server of your own.
+To see it without either, let a script say what the model says:
+
+RETINUE_MODEL=scripted:examples/scripts/first_delegation.json python examples/first_delegation.py
 """
 
 import asyncio
@@ -21,8 +24,8 @@ async def main() -> None:
         tools=["read_file", "grep_files", "list_files"],
     )
     async with HarnessAgent("orchestrator", model=MODEL, workspace=".", subagents=[reviewer]) as agent:
-        result = await agent.run("Have the Python files of this folder reviewed, then name the worst defect.")
-        print(result.text)
+        result = await agent.run("Have the Python files of this folder reviewed, then name the worst defect.", check=False)
+        print(result)  # how it ended, why and what to do if it failed, and the answer
         print(result.usage, result.cost)
 
 

@@ -1,6 +1,9 @@
 """A subagent that the model sees as a function of its own name, beside a plain tool.
 
-RETINUE_MODEL=http://127.0.0.1:8080/v1#name python examples/subagent_as_tool.py
+It needs a model: the key of one in OPENAI_API_KEY, or RETINUE_MODEL=http://127.0.0.1:8080/v1#name for a server of your own.
+To see it without either, let a script say what the model says:
+
+RETINUE_MODEL=scripted:examples/scripts/subagent_as_tool.json python examples/subagent_as_tool.py
 """
 
 import asyncio
@@ -39,8 +42,8 @@ async def main() -> None:
     """Let the assistant use both; the subagent is allowed in advance."""
     rules = PermissionRules(allow=["copywriter"])
     async with Agent("assistant", model=MODEL, tool_harnesses=[Shop], permissions=rules) as agent:
-        result = await agent.run("What does an apple cost? Have a line written that says so.")
-        print(result.text)
+        result = await agent.run("What does an apple cost? Have a line written that says so.", check=False)
+        print(result)  # how it ended, why and what to do if it failed, and the answer
 
 
 if __name__ == "__main__":

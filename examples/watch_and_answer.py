@@ -1,6 +1,9 @@
 """Watch a whole tree live, answer its questions, and go on with the same session later.
 
-RETINUE_MODEL=http://127.0.0.1:8080/v1#name python examples/watch_and_answer.py
+It needs a model: the key of one in OPENAI_API_KEY, or RETINUE_MODEL=http://127.0.0.1:8080/v1#name for a server of your own.
+To see it without either, let a script say what the model says:
+
+RETINUE_MODEL=scripted:examples/scripts/watch_and_answer.json python examples/watch_and_answer.py
 """
 
 import asyncio
@@ -33,7 +36,7 @@ async def main() -> None:
                 case SubAgentInvocationCompletedEvent():
                     print("done", event.child_agent_id, event.summary)
                 case RunFinishedEvent() if event.result is not None:  # the root's, the last of the stream
-                    print(event.status, event.result.text)
+                    print(event.result)  # how it ended, why and what to do if it failed, and the answer
                 case _:
                     pass
 

@@ -76,7 +76,7 @@ def test_a_path_is_read_at_once_and_gives_its_name(tmp_path: Path) -> None:
         (lambda: Image("a\0b.png"), "cannot be read"),
         (lambda: Image("."), "is not a file"),
         (lambda: File("/dev/zero", media_type="text/plain"), "is not a file"),
-        (lambda: Image(7), "is given a `int`"),  # type: ignore[arg-type]
+        (lambda: Image(7), "is given an `int`"),  # type: ignore[arg-type]
         (lambda: Image(None), "is given a `NoneType`"),  # type: ignore[arg-type]
     ],
 )

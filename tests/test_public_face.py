@@ -153,14 +153,14 @@ def test_each_name_resolves_to_something_of_its_name(name: str) -> None:
 def test_each_name_can_be_looked_at(name: str) -> None:
     """`help()`, notebooks and editors look at names at run time: what stands in an annotation has to be there then."""
     value = getattr(retinue, name)
-    assert pydoc.render_doc(value, renderer=pydoc.plaintext)
+    assert pydoc.plain(pydoc.render_doc(value))
     if isinstance(value, type) or inspect.isfunction(value):
         get_type_hints(value)
         inspect.signature(value)
 
 
 def test_the_package_can_be_looked_at() -> None:
-    assert "class RunResult" in pydoc.render_doc(retinue, renderer=pydoc.plaintext)
+    assert "class RunResult" in pydoc.plain(pydoc.render_doc(retinue))
 
 
 MEMBERS: Final = {

@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import json
 import re
 import shlex
 import subprocess
@@ -12,11 +13,16 @@ from typing import Any
 import click
 import pytest
 
+from retinue import ConfigurationError, RunFinishedEvent, RunResult, events
+from retinue.cli.exits import Exit, report
+from retinue.cli.jsonl import EventLines
 from retinue.cli.main import cli
 from retinue.testing import StrictProvider
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+COMMAND_LINE = (ROOT / "docs" / "guides" / "command-line.md").read_text(encoding="utf-8")
+JSON = re.compile(r"^```json\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
@@ -59,24 +65,10 @@ async def test_python_of_the_readme_runs(index: int, tmp_path: Path, monkeypatch
             assert names["result"].status == "completed"
 
 
-EXAMPLE_SCRIPT: dict[str, Any] = {
-    "first_delegation": {
-        "orchestrator": [{"calls": [call("agent_spawn", agent_id="reviewer", task="Look.")]}, "The worst: none."],
-        "reviewer": ["None."],
-    },
-    "subagent_as_tool": {
-        "assistant": [{"calls": [call("price", fruit="apple"), call("copywriter", input="0.40")]}, "{results}"],
-        "shop/copywriter": ["Apples, 40 cents."],
-    },
-    "watch_and_answer": {
-        "orchestrator": [{"calls": [call("agent_spawn", agent_id="general-purpose", task="Haiku.")]}, "It is written."],
-        "general-purpose": [{"calls": [call("write_file", path="out/haiku.txt", content="frog")]}, "Written."],
-    },
-}
 EXAMPLE_OUTPUT = {
     "first_delegation": "The worst: none.",
     "subagent_as_tool": "0.4\nApples, 40 cents.",
-    "watch_and_answer": "general-purpose asks for write_file: yes\ndone general-purpose Written.\ncompleted It is written.",
+    "watch_and_answer": "general-purpose asks for write_file: yes\ndone general-purpose Written.\ncompleted\nIt is written.",
 }
 
 
@@ -85,20 +77,38 @@ def source_of(example: Path) -> str:
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize("served", [True, False], ids=["provider", "script"])
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
-async def test_examples_run(example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    code = compile(source_of(example), str(example), "exec")
+async def test_examples_run(example: Path, served: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    script = example.parent / "scripts" / f"{example.stem}.json"
+    source = source_of(example)
+    assert f"RETINUE_MODEL=scripted:{script.relative_to(ROOT)} python {example.relative_to(ROOT)}" in source
     monkeypatch.chdir(tmp_path)
-    async with StrictProvider({"agents": EXAMPLE_SCRIPT[example.stem]}) as provider:
-        monkeypatch.setenv("RETINUE_MODEL", f"{provider.url}#fake")
+    async with StrictProvider(script) as provider:
+        monkeypatch.setenv("RETINUE_MODEL", f"{provider.url}#fake" if served else f"scripted:{script}")
         names: dict[str, Any] = {"__name__": "example"}
-        exec(code, names)
+        exec(compile(source, str(example), "exec"), names)
         await names["main"]()
     assert EXAMPLE_OUTPUT[example.stem] in capsys.readouterr().out
 
 
+@pytest.mark.anyio
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+async def test_examples_say_what_they_need(example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.delenv("RETINUE_MODEL", raising=False)
+    names: dict[str, Any] = {"__name__": "example"}
+    exec(compile(source_of(example), str(example), "exec"), names)
+    await names["main"]()
+    said = capsys.readouterr().out
+    assert "failed (missing_key)" in said
+    assert "set `OPENAI_API_KEY` in the environment" in said
+
+
 def command_lines() -> list[str]:
-    lines = [line.partition("  #")[0].partition(" < ")[0] for block in blocks("sh") for line in block.splitlines()]
+    found = [*blocks("sh"), *re.findall(r"^```sh\n(.*?)^```$", COMMAND_LINE, re.MULTILINE | re.DOTALL)]
+    lines = [line.partition("  #")[0].partition(" < ")[0] for block in found for line in block.splitlines()]
     return [line for line in lines if line.startswith("retinue ")]
 
 
@@ -121,7 +131,25 @@ def test_one_command_each() -> None:
     assert "python3 dev.py test" in (ROOT / ".ci" / "run").read_text()
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/architecture.md", "docs/decisions/README.md"])
+def test_the_guide_names_what_a_line_of_json_has() -> None:
+    line = EventLines().describe(RunFinishedEvent(status="completed", result=RunResult(status="completed")))
+    assert [name for name in line if f"`{name}`" not in COMMAND_LINE] == []
+    (shown,) = [json.loads(found) for found in JSON.findall(COMMAND_LINE) if '"requests"' in found]
+    assert shown.keys() == line["result"].keys()
+    assert shown["usage"].keys() == line["result"]["usage"].keys()
+    known = {kind.TYPE for kind in vars(events).values() if isinstance(kind, type) and issubclass(kind, events.Event)}
+    assert set(re.findall(r"`([A-Z]+(?:_[A-Z]+)+)`", COMMAND_LINE)) - {"RETINUE_MODEL"} <= known
+    for code in Exit:
+        assert f"| {code.value} | " in COMMAND_LINE
+
+
+def test_the_guide_names_what_an_error_has(capsys: pytest.CaptureFixture[str]) -> None:
+    assert report(ConfigurationError("no model is named", code="no_model", remedy="pass one"), as_json=True) is Exit.USAGE
+    (shown,) = [json.loads(found) for found in JSON.findall(COMMAND_LINE) if '"ERROR"' in found]
+    assert shown.keys() == json.loads(capsys.readouterr().out).keys()
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/architecture.md", "docs/decisions/README.md", "docs/guides/command-line.md"])
 def test_links_lead_somewhere(page: str) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", (ROOT / page).read_text(encoding="utf-8")):
         if "://" not in target:

@@ -13,6 +13,7 @@ from typing import ClassVar, Final, TypeAlias
 from retinue.errors import ConfigurationError
 from retinue.ids import sha256_hex
 from retinue.messages import MediaRef
+from retinue.near import a_kind
 
 __all__ = ["IMAGE_TYPES", "PDF", "File", "Image", "Input", "Media", "composed", "placed", "within"]
 
@@ -172,7 +173,7 @@ def _read(what: str, source: str | PathLike[str] | bytes | bytearray | memoryvie
     if isinstance(source, bytes | bytearray | memoryview):
         return bytes(source), ""
     if not isinstance(source, str | PathLike):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise _invalid(f"`{what}(…)` is given a `{type(source).__name__}`", "give a path or bytes")
+        raise _invalid(f"`{what}(…)` is given {a_kind(source)}", "give a path or bytes")
     shown = _plain_name(fsdecode(source))
     if re.match(r"(?:https?|data|file):", shown):
         raise _invalid(f"`{what}(…)` is given the URL `{shown}`", "fetch it, and give its bytes or the file's path")

@@ -1,8 +1,14 @@
-"""Names that are near to one that is not known: what somebody may have meant."""
+"""Words for mistakes: the names that somebody may have meant, and what kind of value was given."""
 
 from collections.abc import Iterable
 
-__all__ = ["near_names"]
+__all__ = ["a_kind", "near_names"]
+
+
+def a_kind(value: object) -> str:
+    """What a value is, for people: "a `str`", "an `int`"."""
+    name = type(value).__name__
+    return f"{'an' if name[:1].lower() in 'aeio' else 'a'} `{name}`"
 
 
 def near_names(name: str, known: Iterable[str], *, count: int = 3, alike: float = 0.6) -> list[str]:

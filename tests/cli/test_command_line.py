@@ -72,7 +72,7 @@ async def test_a_child_is_found_by_its_agent_key_and_a_pipe_gets_whole_lines(com
     tree = await command_line("threads", "tree")
     assert long[:180] in tree.out
     assert "error: there is no subagent `nobody`" in tree.out
-    assert "2 agents, 4 model calls, " in tree.out
+    assert "2 agents, 3 model calls, " in tree.out
     listed = json.loads((await command_line("threads", "list", "--all", "--json")).out)
     child = next(one for one in listed if one["parent"])
     key = child["agentKey"]
@@ -109,7 +109,7 @@ async def test_agent_files_are_used_only_after_a_yes(command_line: Any, provider
     refused = await command_line("run", "Go.", *command_line.model)
     assert refused.code == 2
     assert "reader.md" in refused.err
-    assert "--trust" in refused.err
+    assert f"`retinue run --trust --workspace {command_line.workspace} TASK`" in refused.err
     assert provider.requests == []
     async with command_line.terminal("run", "Go.", *command_line.model) as terminal:
         await terminal.until("[y/N]")
@@ -128,10 +128,13 @@ async def test_a_permission_that_nobody_gives_lets_the_run_wait(command_line: An
     assert "retinue resume run_" in ended.err
     busy = await command_line("run", "More.", "--session", session_in(ended.err), *command_line.model)
     assert busy.code == 3
+    assert "`retinue answer req_" in busy.err
+    assert "`retinue cancel run_" in busy.err
+    assert "agent." not in busy.err
     async with command_line.terminal("resume") as terminal:
         question = await terminal.until("[a] yes, all of these: ")
         assert "write_file a.txt" in question
-        assert "[a] is for every write_file of assistant in this session, whatever its arguments" in question
+        assert "[a] is for every write_file of assistant in this session, whatever its arguments" in " ".join(question.split())
         terminal.type("maybe\n")
         await terminal.until("please type y, n or a")
         terminal.type("y\n")
@@ -161,6 +164,7 @@ async def test_end_of_input_leaves_the_question_open(command_line: Any, provider
     async with command_line.terminal("run", "Write.", *command_line.model) as terminal:
         await terminal.until("all of these: ")
         terminal.type("\x04")
+        assert await terminal.until("[") == "\r\n"  # what comes next stands on a line of its own
         assert await terminal.ended() == 3
 
 
@@ -328,6 +332,26 @@ async def test_faults_are_told_in_words(command_line: Any, arguments: tuple[str,
     assert ended.code == code, ended.err
     assert said in ended.err
     assert "Traceback" not in ended.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "error"),
+    [
+        (("run", "Go."), 2, "no_model"),
+        (("threads", "list"), 2, "no_ledger"),
+        (("resume", "--workspace", "missing"), 2, "no_ledger"),
+        (("run", "Go.", "--frobnicate"), 2, "usage"),
+    ],
+)
+async def test_with_json_an_error_is_a_line_of_it_too(
+    command_line: Any, arguments: tuple[str, ...], code: int, error: str
+) -> None:
+    ended = await command_line(*arguments, "--json")
+    (line,) = lines_of(ended.out)
+    assert (ended.code, line["exit"]) == (code, code)
+    assert (line["type"], line["code"], bool(line["message"])) == ("ERROR", error, True)
+    assert line["message"] in ended.err
+    assert (await command_line(*arguments)).out == ""
 
 
 async def test_a_limit_has_its_own_code(command_line: Any, provider: StrictProvider) -> None:

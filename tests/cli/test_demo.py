@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -88,3 +89,15 @@ def test_the_play_goes_on_whatever_the_tools_say(agent: str) -> None:
     for results in ([], odd, [(name, "denied") for name, _ in odd]):
         for turn in play.PLAY[agent]:
             assert isinstance(turn(results), Turn)
+
+
+@pytest.mark.crash
+async def test_a_demonstration_that_is_stopped_speaks_of_no_review(command_line: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "stopped"
+    async with command_line.terminal("demo", "--folder", str(folder)) as terminal:
+        await terminal.until("code-reader started")
+        terminal.process.send_signal(signal.SIGINT)
+        assert await terminal.ended() == 130
+        shown = terminal.shown
+    assert "Every figure" not in shown
+    assert "It did not come to its review." in shown

@@ -243,3 +243,12 @@ def test_events_of_a_later_version_and_of_unknown_places_are_kept_out() -> None:
     unknown = UnknownEvent(type="MOON_PHASE", body=b"{}", **in_child(1, 1))  # type: ignore[arg-type]
     view = view_of([unknown])
     assert [node.agent for node, _ in view.walk()] == ["lead", "reader"]
+
+
+def test_a_child_that_is_told_after_its_end_is_counted_once() -> None:
+    """Journals are put together by time: of one millisecond, the parent's events come before the child's."""
+    end = [event for event in stored_run() if isinstance(event, SubAgentInvocationCompletedEvent)]
+    rest = [event for event in stored_run() if event not in end]
+    place = next(index for index, event in enumerate(rest) if isinstance(event, ModelCalledEvent) and event.invocations)
+    late = view_of([*rest[:place], *end, *rest[place:]])
+    assert late.totals() == view_of(stored_run()).totals()

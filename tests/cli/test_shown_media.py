@@ -39,7 +39,7 @@ async def test_what_is_shown_of_a_picture(command_line: Any, tmp_path: Path) -> 
     shown = await command_line("threads", "show", "s", "--ledger", str(path))
     assert shown.code == 0, shown.err
     assert f"user:\n  What is this?\n  {LINE}" in shown.out
-    assert f"<- screenshot: The screen: {LINE}" in shown.out
+    assert f"<- screenshot:\n     | The screen:\n     | {LINE}" in shown.out
     records = await command_line("threads", "show", "s", "--ledger", str(path), "--json")
     listed = await command_line("threads", "list", "--ledger", str(path), "--json")
     tree = await command_line("threads", "tree", "--ledger", str(path))

@@ -32,6 +32,8 @@ from retinue.testing import RecordingModel, calls, results_of
 
 pytestmark = pytest.mark.anyio
 
+ANYTHING: Any = object()
+
 
 def plain(text: str) -> str:
     """A function that could be a tool."""
@@ -67,6 +69,8 @@ def roster(*names: str) -> list[SubAgent]:
         (lambda: Agent("a", ledger="postgresql://x"), ["postgresql", "not in this version", "sqlite:///"]),
         (lambda: Agent("a", ledger="nonsense"), ["`nonsense`", "sqlite:///"]),
         (lambda: HarnessAgent("a", workspace="/no/such/folder"), ["`/no/such/folder`", "does not exist", "Create the folder"]),
+        (lambda: Agent("a", model=ANYTHING), ["`model` is an `object`"]),
+        (lambda: SubAgent("s", "D.", model=ANYTHING), ["`model` is an `object`"]),
         (lambda: Limits(max_children=0), ["`Limits(max_children=…)`", "at least 1"]),
         (lambda: PermissionRules(allow=["act("]), ["`act(`", "tool(glob"]),
         (lambda: AgentConfig(name=" "), ["name", "blank"]),

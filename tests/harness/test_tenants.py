@@ -242,4 +242,4 @@ async def test_two_users_run_on_threads_of_the_same_name_at_once() -> None:
             await one.run("Go.", context=ALICE)
     assert isinstance(raised.value, RetinueError)
     assert raised.value.code == "waiting_for_answer"
-    assert "agent.answer" in str(raised.value)
+    assert "retinue answer req_" in str(raised.value)

@@ -100,7 +100,7 @@ GOLDEN = [
         Fault("missing_key"),
         REMOTE,
         1,
-        "no key for `openai`, model `gpt-5`; not retried. Set `OPENAI_API_KEY` in the environment, or give `api_key=…`.",
+        "no key for `openai`, model `gpt-5`; not retried. Set `OPENAI_API_KEY` in the environment.",
     ),
 ]
 

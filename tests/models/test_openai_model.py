@@ -348,7 +348,7 @@ async def test_the_key_of_openai_goes_to_openai_only(monkeypatch: pytest.MonkeyP
     monkeypatch.delenv("OPENAI_API_KEY")
     error = await _fails(OpenAIChatModel("gpt-5"))
     assert error.code == "missing_key"
-    assert error.remedy == "set `OPENAI_API_KEY` in the environment, or give `api_key=…`"
+    assert error.remedy == "set `OPENAI_API_KEY` in the environment"
 
 
 async def test_a_key_with_a_line_break_is_told_without_it() -> None:

@@ -116,7 +116,7 @@ class Calls:
                 raise ConfigurationError(
                     f"run `{run.row.run_id}` waits for subagent `{started.child_agent_id}`, which cannot be run here: {error}",
                     code="no_executor",
-                    remedy=f"declare `{started.child_agent_id}` again and resume, or stop the run with `agent.cancel(run_id)`",
+                    remedy=f"declare `{started.child_agent_id}` again and resume, or stop it: `retinue cancel {run.row.root}`",
                 ) from error
             prepared = await run.tree.services.end_child(run, started)
         if isinstance(prepared, CallOutcome):

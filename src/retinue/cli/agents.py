@@ -11,6 +11,7 @@ from retinue.agent.results import READ_RESULT
 from retinue.cli.exits import Exit
 from retinue.cli.places import choose_model
 from retinue.cli.text import clean, one_line
+from retinue.cli.wrapping import fitted
 from retinue.errors import ConfigurationError
 from retinue.subagents.diagnostics import Diagnostic
 from retinue.subagents.loading import LoadReport, load_subagents
@@ -37,7 +38,7 @@ def list_agents(workspace: Path, *, as_json: bool) -> Exit:
     else:
         _print(list(roster))
         for found in findings:
-            print(clean(str(found)), file=sys.stderr)
+            print(fitted(clean(str(found)), sys.stderr), file=sys.stderr)
     return _exit(files)
 
 

@@ -11,6 +11,7 @@ from retinue.cli.agents import find_agents
 from retinue.cli.exits import Exit
 from retinue.cli.places import ledger_url, settings_of
 from retinue.cli.text import clean, counted
+from retinue.cli.wrapping import fitted
 from retinue.errors import ConfigurationError
 
 __all__ = ["look_at_all"]
@@ -38,9 +39,9 @@ async def look_at_all(ledger_option: str | None, workspace: Path, *, model: str 
     def tell(finding: Finding) -> None:
         findings.append(finding)
         if not as_json:
-            print(f"{_MARKS[finding.severity]}  {clean(finding.text)}")
+            print(fitted(f"{_MARKS[finding.severity]}  {clean(finding.text)}", sys.stdout))
             if finding.remedy and finding.severity != "ok":
-                print(f"         to do: {clean(finding.remedy)}")
+                print(fitted(f"         to do: {clean(finding.remedy)}", sys.stdout))
 
     try:
         settings_of(workspace)

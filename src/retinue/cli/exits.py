@@ -1,5 +1,7 @@
 """What the command's exit codes mean, and which one an end or an error has."""
 
+import contextlib
+import json
 import os
 import sys
 import traceback
@@ -7,6 +9,7 @@ from enum import IntEnum
 from typing import Final
 
 from retinue.cli.text import clean
+from retinue.cli.wrapping import fitted
 from retinue.errors import ConfigurationError, ModelError, RetinueError, ThreadBusy, UnknownId
 
 __all__ = ["Exit", "exit_of_error", "exit_of_run", "report"]
@@ -61,15 +64,37 @@ def _of_code(code: str) -> Exit:
     return Exit.USAGE if code in CONFIGURATION else Exit.FAILED
 
 
-def report(error: Exception) -> Exit:
-    """Say on stderr what was wrong and what to do, on one line each; a traceback only with RETINUE_DEBUG=1."""
+def report(error: Exception, *, as_json: bool = False) -> Exit:
+    """Say on stderr what was wrong and what to do, on one line each; a traceback only with RETINUE_DEBUG=1.
+
+    `as_json`: the command was to write JSON, and whoever reads it gets the error on stdout too, as one line of that.
+    """
+    if as_json:
+        _tell(error)
     if os.environ.get("RETINUE_DEBUG") == "1":
         traceback.print_exception(error, file=sys.stderr)
     elif isinstance(error, RetinueError):
-        print(clean(f"retinue: {error.message}"), file=sys.stderr)
+        _say(f"retinue: {error.message}")
         if error.remedy:
-            print(clean(f"  to do: {error.remedy}"), file=sys.stderr)
+            _say(f"  to do: {error.remedy}")
     else:
-        print(clean(f"retinue: {type(error).__name__}: {error}"), file=sys.stderr)
-        print("  to do: this is a fault of Retinue; run again with RETINUE_DEBUG=1 and report what it prints", file=sys.stderr)
+        _say(f"retinue: {type(error).__name__}: {error}")
+        _say("  to do: this is a fault of Retinue; run again with RETINUE_DEBUG=1 and report what it prints")
     return exit_of_error(error)
+
+
+def _say(text: str) -> None:
+    print(fitted(clean(text), sys.stderr), file=sys.stderr)
+
+
+def _tell(error: Exception) -> None:
+    known = isinstance(error, RetinueError)
+    document = {
+        "type": "ERROR",
+        "code": error.code if known else type(error).__name__,
+        "message": error.message if known else str(error),
+        "remedy": error.remedy if known else None,
+        "exit": int(exit_of_error(error)),
+    }
+    with contextlib.suppress(BrokenPipeError):
+        print(json.dumps(document, ensure_ascii=True), flush=True)

@@ -1,6 +1,7 @@
 """`retinue explain`: why something is in its state, who holds it, what it waits for, and the command that moves it on."""
 
 import json
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from retinue.cli.exits import Exit
 from retinue.cli.running import Session
 from retinue.cli.text import clean, duration, one_line
 from retinue.cli.threads import opened
+from retinue.cli.wrapping import fitted
 
 if TYPE_CHECKING:
     from retinue.ledger.sentences import Explanation
@@ -34,7 +36,7 @@ async def explain_id(ledger_option: str | None, workspace: Path, *, wanted: str,
     now = time.time_ns() // 1_000_000
     since = f"  since      {duration(now - said.since)} ago" if said.since else ""
     lines = [
-        f"{clean(one_line(said.text, 1_000))}.",
+        f"{clean(one_line(said.text, 1_000)).rstrip('.')}.",
         f"  state      {said.state}",
         since,
         f"  held by    {one_line(said.held_by, 400)}" if said.held_by else "",
@@ -45,7 +47,7 @@ async def explain_id(ledger_option: str | None, workspace: Path, *, wanted: str,
         f"  from code  {said.python}" if said.python else "",
         f"  see also   {one_line(', '.join(said.related), 1_000)}" if said.related else "",
     ]
-    print("\n".join(line for line in lines if line))
+    print(fitted("\n".join(line for line in lines if line), sys.stdout))
     return Exit.COMPLETED
 
 

@@ -5,6 +5,8 @@ import os
 import sys
 from typing import TextIO
 
+from retinue.cli.wrapping import fitted
+
 __all__ = ["is_interactive", "read_line"]
 
 
@@ -19,7 +21,7 @@ def is_interactive() -> bool:
 async def read_line(prompt: str, *, source: TextIO | None = None, out: TextIO | None = None) -> str | None:
     """The line that a person types, without its end; None at the end of input (Ctrl-D)."""
     stream, shown = source or sys.stdin, out or sys.stderr
-    shown.write(prompt)
+    shown.write(fitted(prompt, shown))
     shown.flush()
     loop, descriptor = asyncio.get_running_loop(), stream.fileno()
     typed: asyncio.Future[bytes] = loop.create_future()
@@ -33,7 +35,11 @@ async def read_line(prompt: str, *, source: TextIO | None = None, out: TextIO | 
         data = await typed
     finally:
         loop.remove_reader(descriptor)
-    return data.decode("utf-8", "replace").strip() if data else None
+    if not data:
+        shown.write("\n")  # the cursor stands behind the question, and no end of a line was typed
+        shown.flush()
+        return None
+    return data.decode("utf-8", "replace").strip()
 
 
 def _read(descriptor: int) -> bytes:

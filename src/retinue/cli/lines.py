@@ -49,7 +49,7 @@ def _what(event: Event, view: TreeView) -> str | None:
         case CancelSeenEvent():
             return f"stopping ({one_line(event.reason, LIMIT)})" if event.reason else "stopping"
         case RunFinishedEvent() if not event.invocations:
-            reason = one_line(event.message or event.reason or "", LIMIT)
+            reason = one_line(event.reason or event.message or "", LIMIT)  # what it means is said at the end
             return f"{event.status}: {reason}" if reason and event.status != "completed" else event.status
         case UnknownEvent():
             return f"{one_line(event.type, 40)} (of a version that this one does not know)"

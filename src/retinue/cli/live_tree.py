@@ -36,7 +36,7 @@ from retinue.messages import AssistantMessage, CallRef, Usage
 from retinue.rows import ThreadKey
 from retinue.states import ResultStatus
 
-__all__ = ["Node", "NodeState", "TreeView"]
+__all__ = ["ROOT", "Node", "NodeState", "TreeView"]
 
 ROOT: Final = ""
 ROSTER_CALLS: Final = frozenset({"agent_spawn", "agent_send"})
@@ -106,6 +106,7 @@ class TreeView:
                 if event.call in node.calls:
                     node.calls[event.call] = one_line(f"{event.name}: {event.text}", LINE_LIMIT)
             case ModelCalledEvent():
+                node.count_anew()
                 node.usage += event.usage
                 node.cost = None if node.cost is None or event.cost is None else node.cost + event.cost
             case SubAgentInvocationStartedEvent():
@@ -201,6 +202,7 @@ class TreeView:
 
     def _started(self, parent: Node, event: SubAgentInvocationStartedEvent) -> Node:
         """The delegation began: what was preparing becomes its entry, in the same place."""
+        parent.count_anew()
         before = self._preparing.pop(event.call, None)
         if before is not None and event.invocation_id not in self.nodes:
             node = self.nodes.pop(before)
@@ -226,7 +228,7 @@ class TreeView:
         node.calls.clear()
         node.questions.clear()
         if not node.usage.calls and not node.children:  # only the parent's journal is at hand
-            node.usage, node.cost = event.usage, event.cost
+            node.usage, node.cost, node.summed = event.usage, event.cost, True
         match event:
             case SubAgentInvocationCompletedEvent():
                 node.state, node.note = NodeState.COMPLETED, ""

@@ -1,10 +1,11 @@
-"""What the library logs (findings about agent files) shown as lines of the command line, harmless for a terminal."""
+"""What the library logs shown as lines of the command line, harmless for a terminal."""
 
 import logging
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 from retinue.cli.text import one_line
+from retinue.subagents.diagnostics import Diagnostic
 
 __all__ = ["reported_to"]
 
@@ -17,6 +18,8 @@ class _Lines(logging.Handler):
         self._say = say
 
     def emit(self, record: logging.LogRecord) -> None:
+        if isinstance(record.args, tuple) and any(isinstance(one, Diagnostic) for one in record.args):
+            return  # told once and counted, see `cli.run`
         self._say(one_line(record.getMessage(), LIMIT))
 
 

@@ -277,14 +277,22 @@ def agents_list(*, workspace: Path, as_json: bool) -> int:
 
 def main(arguments: list[str] | None = None) -> None:
     """The entry point of `retinue`. Exits with a documented code; shows no traceback unless RETINUE_DEBUG=1."""
+    words = sys.argv[1:] if arguments is None else arguments
+    as_json = "--json" in words[: words.index("--")] if "--" in words else "--json" in words
     try:
         sys.exit(cli.main(arguments, prog_name="retinue", standalone_mode=False) or 0)
     except click.ClickException as error:
         error.show()
+        if as_json:
+            import json
+
+            click.echo(
+                json.dumps({"type": "ERROR", "code": "usage", "message": error.format_message(), "remedy": None, "exit": 2})
+            )
         sys.exit(2)
     except click.Abort:
         sys.exit(130)
     except Exception as error:  # noqa: BLE001  the last line of defence: one clear message
         from retinue.cli.exits import report
 
-        sys.exit(report(error))
+        sys.exit(report(error, as_json=as_json))

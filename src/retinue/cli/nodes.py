@@ -21,6 +21,7 @@ class NodeState(StrEnum):
     PREPARING = "preparing"
     RUNNING = "running"
     WAITING = "waiting"
+    INTERRUPTED = "interrupted"
     COMPLETED = "completed"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -35,10 +36,11 @@ class NodeState(StrEnum):
 class Node:
     """One agent at work: the root run, or one delegation.
 
-    `node_id` is the invocation id, `""` for the root, or a call's place while the delegation is still preparing. Times are
-    milliseconds since the epoch (0: not known). `note` is the reason of an end or of a wait. `cost` is None once a price is
-    unknown. `at_work` are the invocations of its children that have not ended. `refused` is a delegation that was asked for
-    and never began. `text` is the newest message, its last 2,000 characters.
+    `node_id` is the invocation id, `""` for the root, or a call's place while the delegation is still preparing. Times
+    are milliseconds since the epoch (0: not known). `note` is the reason of an end or of a wait. `cost` is None once a
+    price is unknown. `at_work` are the invocations of its children that have not ended. `refused` is a delegation that
+    was asked for and never began. `summed`: usage and cost are those of its end, as its parent was told, and none of its
+    own was seen. `text` is the newest message, its last 2,000 characters.
     """
 
     node_id: str
@@ -60,6 +62,7 @@ class Node:
     cost: Decimal | None = Decimal(0)
     attempt: int = 1
     refused: bool = False
+    summed: bool = False
     key: ThreadKey | None = None
 
     @property
@@ -67,7 +70,7 @@ class Node:
         """What it is doing, on one bounded line."""
         if self.questions:
             return f"asks: {next(iter(self.questions.values()))}"
-        if self.state.ended or self.state is NodeState.WAITING:
+        if self.state.ended or self.state in (NodeState.WAITING, NodeState.INTERRUPTED):
             return self.note or _last_line(self.text)
         if self.calls:
             newest = next(reversed(self.calls.values()))
@@ -75,6 +78,11 @@ class Node:
         if self.at_work:
             return "waits for a subagent" if len(self.at_work) == 1 else f"waits for {len(self.at_work)} subagents"
         return _last_line(self.text) or ("asks the model" if self.state is NodeState.RUNNING else "")
+
+    def count_anew(self) -> None:
+        """Forget the sum of its end: what it is a sum of is coming after all."""
+        if self.summed:
+            self.usage, self.cost, self.summed = ZERO_USAGE, Decimal(0), False
 
     def elapsed(self, now: int) -> int:
         """Milliseconds from the start to the end, or to `now`."""

@@ -19,10 +19,13 @@ GLYPHS: Final = {
     NodeState.PREPARING: ("◌", ".", "dim"),
     NodeState.RUNNING: ("●", "*", "cyan"),
     NodeState.WAITING: ("?", "?", "yellow"),
+    NodeState.INTERRUPTED: ("!", "!", "yellow"),
     NodeState.COMPLETED: ("✓", "+", "green"),
     NodeState.FAILED: ("✗", "x", "red"),
     NodeState.CANCELLED: ("■", "-", "magenta"),
 }
+UNFINISHED: Final = (NodeState.WAITING, NodeState.INTERRUPTED)
+"""States in which nothing of an entry runs, and somebody is waited for."""
 SPINNER: Final = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 GUIDES: Final = (("├─ ", "└─ ", "│  ", "   "), ("|- ", "`- ", "|  ", "   "))
 NARROW: Final = 64
@@ -107,13 +110,14 @@ def _cells(node: Node, lead: str, *, now: int, ascii_only: bool, wide: bool) -> 
     name.append(f" {one_line(node.agent, NAME_LIMIT)}", style="bold" if not node.state.ended else "")
     if node.attempt > 1:
         name.append(f" #{node.attempt}", style="dim")
-    quiet = "red" if node.state is NodeState.FAILED else "yellow" if node.state is NodeState.WAITING else "dim"
+    quiet = "red" if node.state is NodeState.FAILED else "yellow" if node.state in UNFINISHED else "dim"
     activity = Text(clean(node.activity), style=quiet if node.state is not NodeState.RUNNING else "")
     cells = [name, activity, Text(duration(node.elapsed(now)) if node.started_at else "", style="dim")]
     if wide:
         used = node.usage.input_tokens + node.usage.output_tokens
         cells.append(Text(tokens(used) if node.usage.calls else "", style="dim"))
-        cells.append(Text(money(node.cost) if node.usage.calls else "", style="dim"))
+        priced = node.usage.calls and node.cost is not None  # that a price is unknown is said once, beside the sum
+        cells.append(Text(money(node.cost) if priced else "", style="dim"))
     return cells
 
 

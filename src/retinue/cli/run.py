@@ -10,9 +10,10 @@ from retinue.cli.jsonl import EventLines
 from retinue.cli.keyboard import is_interactive, read_line
 from retinue.cli.places import choose_model, existing_ledger, recorded_model
 from retinue.cli.running import Session, can_ask, drive, run_async, tell_waiting
-from retinue.cli.text import one_line
+from retinue.cli.text import counted, one_line
 from retinue.cli.unfinished import opened, still_waiting, unfinished_run, was_confirmed
 from retinue.cli.viewers import choose_viewer
+from retinue.cli.wrapping import fitted
 from retinue.errors import ConfigurationError, UntrustedWorkspace
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ __all__ = ["check_recorded", "resume_run", "run_task", "trusted_agent"]
 AGENT_NAME: Final = "assistant"
 """The agent id of `retinue run`."""
 DEFAULT_ITERS: Final = 50
+FINDING_LIMIT: Final = 1_000
 
 
 def run_task(
@@ -114,14 +116,25 @@ async def trusted_agent(
     for found in agent.diagnostics:
         if found.code == UNKNOWN_TOOL:  # a rule that was typed here, and protects or allows nothing
             raise ConfigurationError(found.message, code="invalid_permission_rule", remedy=found.remedy)
+    _tell_findings(agent)
     return agent
+
+
+def _tell_findings(agent: "HarnessAgent") -> None:
+    """One line: what is wrong with the agent files, or how much of it there is and where it is told."""
+    found = agent.diagnostics
+    if not found:
+        return
+    command = Session(workspace=agent.workspace.root).command("agents", "list")
+    text = str(found[0]) if len(found) == 1 else f"{counted(len(found), 'finding')} about the agent files: {command}"
+    print(fitted(one_line(text, FINDING_LIMIT), sys.stderr), file=sys.stderr)
 
 
 async def _confirmed(error: UntrustedWorkspace) -> bool:
     """Ask the person once whether the folder's agent files may be used; the answer is kept."""
     if not is_interactive():
         return False
-    print(one_line(error.message, 600), file=sys.stderr)
+    print(fitted(one_line(error.message, 600), sys.stderr), file=sys.stderr)
     typed = await read_line("Use them? They tell agents what to do, within the rights that you give. [y/N] ")
     return (typed or "").casefold() in ("y", "yes")
 
@@ -156,7 +169,7 @@ def resume_run(
             raise ConfigurationError(
                 f"run `{row.run_id}` was started by an agent in code, `{row.agent_id}`, and needs that code to go on",
                 code="no_executor",
-                remedy="resume it from there: `await agent.resume(run_id)`",
+                remedy=f"resume it from there: `await agent.resume({row.run_id!r})`",
             )
         folder = Path(row.workspace)
         named = model or row.model or choose_model(None, folder)

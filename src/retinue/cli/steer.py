@@ -47,7 +47,11 @@ def answer_request(
             driven = await _driven_by(runtime, root)
             if driven or root.workspace is None:
                 await _record(runtime, row, allow=allow, remember=kept, note=note)
-                goes_on = f"{driven} goes on with it" if driven else "its own code goes on with it: `await agent.resume(run_id)`"
+                goes_on = (
+                    f"{driven} goes on with it"
+                    if driven
+                    else f"its own code goes on with it: `await agent.resume({root.run_id!r})`"
+                )
                 if as_json:
                     said = {"requestId": row.request_id, "answer": answer, "runId": root.run_id, "drivenBy": driven or None}
                     print(json.dumps(said))
@@ -144,7 +148,7 @@ async def _record(runtime: "Runtime", row: "RequestRow", *, allow: bool, remembe
     from retinue.harness.requests import answer_request as record
 
     kept: Literal["once", "session"] = "session" if remember == "session" else "once"
-    await record(runtime, row.request_id, user=row.root.user, allow=allow, remember=kept, by="terminal", note=note)
+    await record(runtime, row.request_id, user=row.root.user, allow=allow, remember=kept, by="retinue answer", note=note)
 
 
 async def _driven_by(runtime: "Runtime", root: "RunRow") -> str:

@@ -91,7 +91,7 @@ def tokens(count: int) -> str:
 
 
 def money(cost: Decimal | None) -> str:
-    """`$0.0123`; where the price is not known, `$?`."""
+    """`$0.0123`, or `price unknown`."""
     if cost is None:
-        return "$?"
+        return "price unknown"
     return f"${cost:.2f}" if cost >= 1 or cost == 0 else f"${cost:.4f}"

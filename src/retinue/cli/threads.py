@@ -1,6 +1,7 @@
 """`retinue threads list | show | tree`: what the ledger holds. Only reads; starts, resumes and sweeps nothing."""
 
 import json
+import shutil
 import sys
 import time
 from collections.abc import AsyncGenerator
@@ -10,21 +11,27 @@ from typing import TYPE_CHECKING, Any
 
 from retinue.cli.exits import Exit
 from retinue.cli.jsonl import cost_json, record_line, usage_json
-from retinue.cli.live_tree import TreeView
+from retinue.cli.live_tree import ROOT, NodeState, TreeView
 from retinue.cli.places import existing_ledger, find_run, find_thread
 from retinue.cli.replay import replay_tree
+from retinue.cli.running import Session
+from retinue.cli.states import INTERRUPTED, shown_state
 from retinue.cli.text import bounded, clean, counted, describe_call, duration, one_line
 from retinue.events import MessageEvent, RunFinishedEvent, ToolCallResultEvent, decode
 from retinue.messages import AssistantMessage
+from retinue.states import RequestState
 
 if TYPE_CHECKING:
     from retinue.ledger.port import Ledger
     from retinue.ops import Record
-    from retinue.rows import ThreadRow
+    from retinue.rows import RunRow, ThreadRow
 
 __all__ = ["list_threads", "show_thread", "show_tree"]
 
-RESULT_LIMIT = 300
+RESULT_LIMIT = 1_200
+LINE_LIMIT = 400
+FIRST = 5
+"""Records of a thread among which its first message is."""
 
 
 @asynccontextmanager
@@ -50,13 +57,38 @@ async def list_threads(
         return Exit.COMPLETED
     if not entries:
         print("no threads yet", file=sys.stderr)
-    now = time.time_ns() // 1_000_000
-    for entry in entries:
-        place = f"{entry['session']} {entry['thread']}" + (f" (user {entry['user']})" if entry["user"] else "")
-        ago = f"{duration(now - entry['updatedAt'])} ago"
-        state = entry["state"] or "no run"
-        print(one_line(f"{place}  {entry['agent']}  {state}  {counted(entry['events'], 'event')}  {ago}", 400))
+    else:
+        print("\n".join(_table(entries, now=time.time_ns() // 1_000_000)))
     return Exit.COMPLETED
+
+
+def _table(entries: list[dict[str, Any]], *, now: int) -> list[str]:
+    """The entries in columns. On a terminal the last one is cut at its edge; a file or a pipe gets all of it."""
+    rows = [
+        (
+            *((entry["user"] or "-",) if any(one["user"] for one in entries) else ()),
+            entry["session"],
+            entry["thread"],
+            entry["agent"],
+            entry["state"] or "no run",
+            str(entry["events"]),
+            f"{duration(now - entry['updatedAt'])} ago",
+            entry["task"],
+        )
+        for entry in entries
+    ]
+    head = ("SESSION", "THREAD", "AGENT", "STATE", "EVENTS", "LAST", "TASK")
+    lines = [
+        tuple(one_line(cell, LINE_LIMIT) for cell in row) for row in ((*("USER",)[: len(rows[0]) - len(head)], *head), *rows)
+    ]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]) - 1)]
+    room = shutil.get_terminal_size().columns - sum(widths) - 2 * len(widths) if sys.stdout.isatty() else LINE_LIMIT
+    return [
+        "  ".join(
+            (*(cell.ljust(width) for cell, width in zip(line[:-1], widths, strict=True)), one_line(line[-1], max(room, 20)))
+        ).rstrip()
+        for line in lines
+    ]
 
 
 async def _entry(ledger: "Ledger", row: "ThreadRow") -> dict[str, Any]:
@@ -75,9 +107,24 @@ async def _entry(ledger: "Ledger", row: "ThreadRow") -> dict[str, Any]:
         "depth": row.depth,
         "parent": list(row.parent) if row.parent else None,
         "run": run.run_id if run else None,
-        "state": str(run.state) if run else None,
+        "state": await shown_state(ledger, run) if run else None,
+        "task": await _task(ledger, row),
         "metadata": row.metadata,
     }
+
+
+async def _task(ledger: "Ledger", row: "ThreadRow") -> str:
+    """The first line of what the thread was begun with."""
+    if row.title is None:
+        for record in await ledger.records(row.key, generation=row.generation, limit=FIRST):
+            event = decode(record)
+            if isinstance(event, MessageEvent) and not isinstance(event.message, AssistantMessage):
+                return _first_line(event.message.text)
+    return _first_line(row.title or "")
+
+
+def _first_line(text: str) -> str:
+    return one_line(text.strip().partition("\n")[0], LINE_LIMIT)
 
 
 async def show_thread(ledger_option: str | None, workspace: Path, *, session: str, thread: str | None, as_json: bool) -> Exit:
@@ -85,6 +132,8 @@ async def show_thread(ledger_option: str | None, workspace: Path, *, session: st
     async with opened(ledger_option, workspace) as ledger:
         row = await find_thread(ledger, session, thread)
         journal = await ledger.journal(row.key)
+        last = await ledger.last_run(row.key)
+        standing = [] if last is None else await _standing(ledger, last, Session(workspace=workspace, ledger=ledger_option))
     records = (*journal.inherited, *journal.own) if journal else ()
     if as_json:
         print(json.dumps([record_line(record) for record in records], ensure_ascii=True))
@@ -95,7 +144,25 @@ async def show_thread(ledger_option: str | None, workspace: Path, *, session: st
         print(f"(inherited from the thread that this one was forked from: {first})")
     for record in records:
         _print_record(record)
+    print("\n".join(standing), end="\n" if standing else "")
     return Exit.COMPLETED
+
+
+async def _standing(ledger: "Ledger", run: "RunRow", session: Session) -> list[str]:
+    """What the thread is at, where its last run has not ended, and what moves it on."""
+    state = await shown_state(ledger, run)
+    if run.state.terminal:
+        return []
+    asked = await ledger.requests(root_run=run.root, state=RequestState.OPEN)
+    asked = [one for one in asked if one.key == run.key] or asked
+    lines = [f"\n[{state}]"]
+    if state == "waiting":
+        for one in asked:
+            lines.append(f"  {one_line(one.agent_id, 60)} asks for {describe_call(one.tool, one.arguments, 160)}")
+            lines.append(f"    {session.command('answer', one.request_id, 'allow')}    (or deny)")
+    if state == INTERRUPTED or (state == "waiting" and not asked):
+        lines.append(f"  go on with it: {session.command('resume', run.root)}")
+    return lines
 
 
 def _print_record(record: "Record") -> None:
@@ -109,7 +176,10 @@ def _print_record(record: "Record") -> None:
                 print(f"  -> {describe_call(call.name, call.arguments, 160)}")
         case ToolCallResultEvent() as result:
             status = "" if result.status == "ok" else f" ({result.status})"
-            print(f"  <- {one_line(result.name, 60)}{status}: {one_line(bounded(result.content, RESULT_LIMIT), RESULT_LIMIT)}")
+            lines = clean(bounded(result.content, RESULT_LIMIT)).splitlines()
+            print(f"  <- {one_line(result.name, 60)}{status}:" + (f" {lines[0]}" if len(lines) == 1 else ""))
+            for line in lines if len(lines) > 1 else ():
+                print(f"     | {line}")
         case RunFinishedEvent() as finished:
             print(f"\n[{finished.status}{f': {one_line(finished.reason, 120)}' if finished.reason else ''}]")
         case _:
@@ -134,11 +204,24 @@ async def show_tree(ledger_option: str | None, workspace: Path, *, wanted: str |
         view = TreeView()
         for event in await replay_tree(ledger, run.run_id):
             view.apply(event)
+        state = await _as_it_stands(ledger, run, view)
     if as_json:
-        print(json.dumps({"run": run.run_id, "state": str(run.state), "nodes": _nodes(view)}, ensure_ascii=True))
+        print(json.dumps({"run": run.run_id, "state": state, "nodes": _nodes(view)}, ensure_ascii=True))
     else:
         _draw(view)
     return Exit.COMPLETED
+
+
+async def _as_it_stands(ledger: "Ledger", run: "RunRow", view: TreeView) -> str:
+    """The root's state. Journals say how far each run of the tree came; its row says what it is at now, and so it is shown."""
+    for row in await ledger.tree(run.run_id):
+        node = view.nodes.get(row.invocation_id or ROOT)
+        if node is not None and not node.state.ended:
+            node.state = NodeState(await shown_state(ledger, row))
+            if node.state is NodeState.INTERRUPTED:
+                node.note = "its process is gone; `retinue resume` goes on with it"
+                node.questions.clear()
+    return await shown_state(ledger, run)
 
 
 def _nodes(view: TreeView) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from retinue.cli.live_tree import TreeView
 from retinue.cli.places import find_run
 from retinue.cli.replay import replay_tree
 from retinue.cli.text import duration, one_line
+from retinue.cli.wrapping import fitted
 from retinue.errors import ConfigurationError, UnknownId
 from retinue.events import RunFinishedEvent
 
@@ -59,7 +60,7 @@ async def unfinished_run(ledger: "Ledger", wanted: str | None, *, take_over: boo
         return row
     found = await _unfinished(ledger, take_over=take_over)
     for row in found[1:]:
-        print(one_line(f"also unfinished: {_described(row)}", 300), file=sys.stderr)
+        print(fitted(one_line(f"also unfinished: {_described(row)}", 300), sys.stderr), file=sys.stderr)
     return found[0] if found else None
 
 
@@ -100,7 +101,7 @@ async def was_confirmed(ledger: "Ledger", row: "RunRow", *, yes: bool) -> bool:
             code="not_confirmed",
             remedy=f"wait for it, end it with `retinue cancel {row.run_id}`, or pass `--yes` if that process is stuck",
         )
-    print(one_line(f"{_described(row)} is at work in {who}, which is not stopped.", 300), file=sys.stderr)
+    print(fitted(one_line(f"{_described(row)} is at work in {who}, which is not stopped.", 300), sys.stderr), file=sys.stderr)
     typed = await read_line("Take it away from that process? What it is about to do may be done twice. [y/N] ")
     return (typed or "").casefold() in ("y", "yes")
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TextIO
 from retinue.cli.lines import lifecycle_line
 from retinue.cli.live_tree import TreeView
 from retinue.cli.text import clean
+from retinue.cli.wrapping import fitted
 from retinue.events import Event, RunFinishedEvent, RunStartedEvent
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ class QuietViewer:
 
     def say(self, message: str) -> None:
         """See `Viewer`."""
-        write_line(self.out, clean(message))
+        write_line(self.out, fitted(clean(message), self.out))
 
 
 class PlainViewer(QuietViewer):
@@ -115,7 +116,7 @@ class PlainViewer(QuietViewer):
         self.view.apply(event)
         line = lifecycle_line(event, self.view)
         if new and line is not None:
-            write_line(self.out, line)
+            write_line(self.out, fitted(line, self.out))
 
 
 class JsonViewer(QuietViewer):
@@ -211,7 +212,7 @@ class LiveViewer(QuietViewer):
         """See `Viewer`. The line appears above the tree."""
         from rich.text import Text
 
-        self.console.print(Text(clean(message)), soft_wrap=True)
+        self.console.print(Text(fitted(clean(message), self.out)), soft_wrap=True)
 
 
 def can_draw(stream: TextIO) -> bool:

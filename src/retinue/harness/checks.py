@@ -9,6 +9,7 @@ from retinue.errors import ConfigurationError
 from retinue.harness.runtime import Runtime
 from retinue.ledger.port import Ledger
 from retinue.media import Media, composed
+from retinue.near import a_kind
 from retinue.subagents.declaration import SubAgent
 
 __all__ = ["check_agent_arguments", "check_answer", "check_context", "check_input", "check_kinds", "check_reason", "ledger_files"]
@@ -165,7 +166,7 @@ def ledger_files(ledger: Ledger) -> tuple[Path, ...]:
 
 
 def _kind(value: Any) -> str:
-    return f"{value!r:.60}" if isinstance(value, str | int | float | bool | dict) else f"a `{type(value).__name__}`"
+    return f"{value!r:.60}" if isinstance(value, str | int | float | bool | dict) else a_kind(value)
 
 
 def _wrong(name: str, parameter: str, given: str, expected: str) -> ConfigurationError:

@@ -90,7 +90,7 @@ def check_workspace(folder: Path) -> list[Finding]:
     files = [path for path in files if path.is_file()]
     if files and not workspace.is_trusted():
         text = f"the workspace has agent files that nobody has confirmed ({len(files)}, for example `{files[0].name}`)"
-        remedy = "look at them; `retinue run` asks once, `--trust` confirms"
+        remedy = f"look at them; `retinue run` asks once, or confirms at once: `{workspace.trust_command}`"
         made.append(Finding(severity="info", code="untrusted_workspace", text=text, remedy=remedy))
     return made or [Finding(severity="ok", code="workspace", text=f"the workspace `{workspace.root}` can be used")]
 

@@ -126,7 +126,7 @@ class HarnessAgent(Agent):
             more = f" and {len(found) - 5} more" if len(found) > 5 else ""
             raise UntrustedWorkspace(
                 f"workspace `{self.workspace.root}` has agent files that were not confirmed yet: {names}{more}",
-                remedy="look at them, then confirm with `retinue run --trust`",
+                remedy=f"look at them, then confirm: `{self.workspace.trust_command}`",
             )
 
     def _agent_files(self) -> list[Path]:

@@ -254,14 +254,16 @@ async def _check_idle(runtime: Runtime, key: ThreadKey) -> str | None:
     if last is None or last.state.terminal:
         return None if last is None else last.run_id
     if last.state is RunState.WAITING:
+        asked = await runtime.ledger.requests(root_run=last.root, state=RequestState.OPEN)
+        go_on = f"`retinue answer {asked[0].request_id} allow`, or deny" if asked else f"`retinue resume {last.root}`"
         raise ThreadBusy(
             f"thread `{key.thread}` of session `{key.session}` waits for an answer (run `{last.run_id}`)",
             code="waiting_for_answer",
-            remedy="answer it with `agent.answer(…)` or `retinue resume`, or stop it with `agent.cancel(run_id)`",
+            remedy=f"{go_on}; or stop it: `retinue cancel {last.root}`",
         )
     raise ThreadBusy(
         f"thread `{key.thread}` of session `{key.session}` has a run that is not finished (`{last.run_id}`)",
-        remedy="wait for it; if its process has died, `agent.resume(run_id)` or `retinue resume` goes on with it",
+        remedy=f"wait for it; if its process has died, `retinue resume {last.root}` goes on with it",
     )
 
 

@@ -52,7 +52,7 @@ async def check_below(ledger: Ledger, root: RunRow, definition: AgentDefinition,
             raise ConfigurationError(
                 f"run `{root.run_id}` waits for subagent `{row.agent_id}`, which cannot be run here: {error.message}",
                 code="no_executor",
-                remedy=f"declare `{row.agent_id}` again and resume, or stop the run with `agent.cancel(run_id)`",
+                remedy=f"declare `{row.agent_id}` again and resume, or stop the run: `retinue cancel {root.run_id}`",
             ) from error
         await check_tools(ledger, row, await started_with(ledger, row), child)
 
@@ -74,5 +74,5 @@ async def check_tools(ledger: Ledger, run: RunRow, started: RunStartedEvent | No
         raise ConfigurationError(
             f"run `{run.run_id}` was started with tools that this agent `{definition.agent_id}` does not have: {names}",
             code="no_executor",
-            remedy="resume it from the code that defines them, or stop it with `agent.cancel(run_id)`",
+            remedy=f"resume it from the code that defines them, or stop it: `retinue cancel {run.root}`",
         )

@@ -76,7 +76,8 @@ async def _check_owner(runtime: Runtime, row: RunRow, force: bool) -> None:
     who = f"process {owner.pid} on {owner.host}" if owner is not None else f"owner `{row.owner}`"
     raise ThreadBusy(
         f"run `{row.run_id}` belongs to {who}, which is alive",
-        remedy="wait for it; if it is stuck, `retinue resume --take-over` takes the run away from it",
+        remedy=f"wait for it, or stop it: `retinue cancel {row.root}`; if that process is stuck, "
+        f"`retinue resume {row.root} --take-over` takes the run away from it",
     )
 
 

@@ -320,7 +320,7 @@ def explain_thread(row: ThreadRow, last: RunRow | None, facts: Facts) -> Explana
     if last is None:
         return Explanation(id=name, kind="thread", state="idle", text=f"{about} has never had a run", since=row.updated_at)
     said = explain_run(last, facts)
-    text = f"{about}; its last run: {said.text[0].lower()}{said.text[1:]}"
+    text = f"{about}; its last run: {said.text.removeprefix('Run ')}"
     return msgspec.structs.replace(said, id=name, kind="thread", text=text, related=(last.run_id, *said.related))
 
 

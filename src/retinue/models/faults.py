@@ -127,7 +127,7 @@ class Fault(msgspec.Struct, frozen=True):
             case "authentication":
                 return f"check the key in {env}, and that it may use this model"
             case "missing_key":
-                return f"set {env} in the environment, or give `api_key=…`"
+                return f"set {env} in the environment" if target.key_env else 'name it: `api_key="env:NAME"`'
             case "rate_limited" if self.final:
                 return "add credit or raise the limit at the provider, or choose another model"
             case "rate_limited" if self.retry_after is not None:

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from retinue.config import SubAgentContextPolicy, Unset
 from retinue.errors import ConfigurationError
 from retinue.ids import check_agent_id, check_tool_name
+from retinue.near import a_kind
 from retinue.secrets import SecretRef
 from retinue.tools.harness import ToolHarness
 
@@ -66,7 +67,7 @@ def check_model(name: str, model: object) -> None:
     if isinstance(model, (int, float)):
         raise refuse(name, f"`model` is {_shown(model)}", 'give a text like `"openai:gpt-5"`')
     remedy = 'register it on the parent, `Agent(…, models={"mine": …})`, and write `model="mine"` here'
-    raise refuse(name, f"`model` is a `{type(model).__name__}`, and a subagent names its model by a text", remedy)
+    raise refuse(name, f"`model` is {a_kind(model)}, and a subagent names its model by a text", remedy)
 
 
 def tool_surface_name(name: str) -> str:

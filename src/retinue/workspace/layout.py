@@ -10,6 +10,7 @@ import errno
 import os
 import stat
 from pathlib import Path
+from shlex import quote
 from typing import Any, Final, Self, cast
 
 from retinue.errors import ConfigurationError
@@ -147,6 +148,11 @@ class Workspace:
             return False
         fields = cast("dict[str, Any]", record)
         return fields.get("place") == self._place() and fingerprint in (None, fields.get("fingerprint"))
+
+    @property
+    def trust_command(self) -> str:
+        """What a person types to confirm the agent files of this folder."""
+        return f"retinue run --trust --workspace {quote(str(self.root))} TASK"
 
     def trust(self, fingerprint: str | None = None) -> None:
         """Record that a person has confirmed the agent files of this folder."""

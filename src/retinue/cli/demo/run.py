@@ -44,11 +44,18 @@ def run_demo(*, kill: bool, fast: bool, folder: Path | None, stage: str | None) 
         code = run_async(lambda: kill_and_resume(place, fast=fast))
     else:
         code = run_async(lambda: _watch(place, fast=fast))
-    shown, command = quote(str(place)), quote(program())
-    print("\nEvery figure in the review was read from the files. Delete one and see it change:", file=sys.stderr)
-    print(f"  rm {shown}/src/gauge.js && {command} demo --folder {shown}", file=sys.stderr)
-    print(f"  {command} threads tree --workspace {shown}", file=sys.stderr)
+    _say_what_next(quote(str(place)), quote(program()), reviewed=code is Exit.COMPLETED)
     return code
+
+
+def _say_what_next(folder: str, command: str, *, reviewed: bool) -> None:
+    """Where to look. Of a review only if there is one."""
+    if reviewed:
+        print("\nEvery figure in the review was read from the files. Delete one and see it change:", file=sys.stderr)
+        print(f"  rm {folder}/src/gauge.js && {command} demo --folder {folder}", file=sys.stderr)
+    else:
+        print("\nIt did not come to its review. What was done:", file=sys.stderr)
+    print(f"  {command} threads tree --workspace {folder}", file=sys.stderr)
 
 
 async def _watch(folder: Path, *, fast: bool) -> Exit:
