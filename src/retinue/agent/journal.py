@@ -71,6 +71,7 @@ class RunJournal:
         "_held",
         "_in_flight",
         "_ledger",
+        "_moved",
         "_redactor",
         "_row_expect",
         "_tell",
@@ -119,6 +120,7 @@ class RunJournal:
         self._row_expect: tuple[RunState, int] | None = (row.state, row.attempt) if stored else None
         self._in_flight: deque[_InFlight] = deque()
         self._held = False
+        self._moved = False
         self._telling = 0
         self._tell = tell
         projection.run_id = row.run_id
@@ -163,6 +165,11 @@ class RunJournal:
             untold, self._untold = self._untold, []
             self._batch.told.append(lambda: self._tell(untold))
 
+    def move(self, branch: str) -> None:
+        """Let the run belong to another branch, with the next commit."""
+        self.row = msgspec.structs.replace(self.row, branch=branch)
+        self._moved = True
+
     def put_run(self, row: RunRow) -> None:
         """Replace the run's row with the next commit."""
         if self._redactor.active and row.reason is not None:
@@ -177,7 +184,7 @@ class RunJournal:
     @property
     def staged(self) -> bool:
         """Whether anything waits for a commit."""
-        return bool(self._events or self._batch.ops)
+        return bool(self._events or self._batch.ops or self._moved)
 
     def pending(self) -> Iterator[Op]:
         """The ops that ride along with this journal's commits, as far as their fate is not known yet."""
@@ -200,12 +207,12 @@ class RunJournal:
             self._base = self.head
             self._events = []
             self._unsent = []
-        if expect != now or (mine and not self._certain()):
+        if expect != now or self._moved or (mine and not self._certain()):
             # Where it stays as it is, it is a fence as well: a commit that is handed in before the fate of the one before it
             # is known may find the head where it expects it by chance, after others have written.
             put = PutRun(self.row, expect)
             mine.append(clean_op(self._redactor, put) if self._redactor.active else put)
-            self._row_expect = now
+            self._row_expect, self._moved = now, False
         batch.ops[:0] = mine
         return batch
 

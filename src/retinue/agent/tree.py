@@ -111,7 +111,7 @@ class Services(msgspec.Struct, kw_only=True):
             await asyncio.gather(timer, return_exceptions=True)
 
 
-def _nobody(_task: Any) -> None:
+def _nobody(_task: Any, _drive: "asyncio.Task[Any] | None") -> None:
     """Who has nobody to drive tasks leaves them in the ledger."""
 
 
@@ -148,8 +148,9 @@ class Tree:
         self.branches: set[Branch] = set()
         self.cancel: Callable[[str, str], Awaitable[None]] = _cannot
         """Stops a run by its id, for a reason, whoever drives it."""
-        self.launch: Callable[[Any], None] = _nobody
-        """Drives a task beside the run that gave it, once its row is committed (floor 8 knows how)."""
+        self.launch: Callable[[Any, asyncio.Task[Any] | None], None] = _nobody
+        """Drives a task beside the run that gave it, once its row is committed (floor 8 knows how); or takes over the task that
+        drives it already."""
         self.stops: dict[str, str] = {}
         self.revisit: set[str] = set()
         self._states: dict[tuple[str, str], dict[str, Any]] = {}

@@ -49,6 +49,7 @@ class Started:
         thread: ThreadRow | None = None,
         *,
         task: BackgroundChild | None = None,
+        drive: "asyncio.Task[RunEnd] | None" = None,
     ) -> None:
         self._agent = agent
         self._thread = thread
@@ -57,6 +58,7 @@ class Started:
         self.context = context
         self.task = task
         """What is known of it as a task in the background, if it is one."""
+        self._drive = drive
 
     async def drive(self) -> RunResult:
         """Drive the run to its end or until it waits on disk. The tree is closed with its last branch."""
@@ -68,7 +70,7 @@ class Started:
             if self.task.row.timeout_seconds is not None:
                 limit = tree.help(self.task.limit(), f"time limit {self.task.row.task_id}")
         try:
-            end = await self.run.drive()
+            end = await (self.run.drive() if self._drive is None else self._adopted(self._drive))
             result = await self._result(end)
             if self._thread is not None:
                 journal = self.run.journal
@@ -87,6 +89,20 @@ class Started:
             if not tree.branches:
                 runtime._trees.pop(tree.root_run, None)
                 await tree.close()
+
+    async def _adopted(self, drive: "asyncio.Task[RunEnd]") -> RunEnd:
+        """The end of what a task drives already; that is ended with this one."""
+        self._drive = None
+        assert self.task is not None
+        try:
+            end = await drive
+            self.task.ending(end)  # what it did before it was promoted did not have it
+            await self.run.journal.flush()
+            return end
+        except asyncio.CancelledError:
+            drive.cancel()
+            await asyncio.gather(drive, return_exceptions=True)
+            raise
 
     async def _result(self, end: RunEnd) -> RunResult:
         projection = self.run.projection
@@ -237,11 +253,11 @@ async def begin(
     return Started(agent, branch, run, context, created or row)
 
 
-def _launch(agent: "Agent", context: RuntimeContext | None, task: BackgroundChild) -> None:
+def _launch(agent: "Agent", context: RuntimeContext | None, task: BackgroundChild, drive: "asyncio.Task[RunEnd] | None") -> None:
     """Drive a task beside the run that gave it, which is in the ledger now."""
     from retinue.harness.tasks import drive_task  # it drives with what is here
 
-    drive_task(agent, context, task)
+    drive_task(agent, context, task, drive)
 
 
 async def _cancel(agent: "Agent", user_id: str | None, run_id: str, reason: str) -> None:

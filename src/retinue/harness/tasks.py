@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 
 from retinue.agent.nobody import nobody
+from retinue.agent.ports import RunEnd
 from retinue.agent.projection import Projection, project
 from retinue.agent.tasks import TASK_MAIL
 from retinue.clock import Clock
@@ -143,7 +144,9 @@ async def _projection(agent: "Agent", row: InvocationRow) -> Projection | None:
     return project(journal.own[:last], journal.inherited)
 
 
-def drive_task(agent: "Agent", context: RuntimeContext | None, task: BackgroundChild) -> None:
+def drive_task(
+    agent: "Agent", context: RuntimeContext | None, task: BackgroundChild, drive: "asyncio.Task[RunEnd] | None"
+) -> None:
     """Drive a task in this process, beside the run that gave it."""
     tree = task.run.tree
     tree.branches.add(task.branch)
@@ -151,7 +154,7 @@ def drive_task(agent: "Agent", context: RuntimeContext | None, task: BackgroundC
     agent.runtime._trees.setdefault(tree.root_run, tree)
 
     async def start() -> Started:
-        return Started(agent, task.branch, task.run, context, task=task)
+        return Started(agent, task.branch, task.run, context, task=task, drive=drive)
 
     _follow(agent, Driver(agent, start, at_once=False, task=True), task.row.parent)
 

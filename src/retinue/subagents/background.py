@@ -15,15 +15,16 @@ from retinue.agent.tasks import TASK_MAIL, TaskMail
 from retinue.events import encode
 from retinue.ids import new_id
 from retinue.messages import BlobRef
-from retinue.ops import PutInvocation, PutMail
+from retinue.ops import PutInvocation, PutMail, PutRun
 from retinue.rows import InvocationRow, Mail
-from retinue.states import InvocationState
+from retinue.states import InvocationState, RunState
 from retinue.subagents.child import TIME_LIMIT, child_end, lifecycle_event
 from retinue.subagents.delegation import ChildEnd, Format
 
-__all__ = ["BackgroundChild", "receipt"]
+__all__ = ["BackgroundChild", "promoted", "receipt"]
 
 ACCEPTED: Final = "accepted"
+TIMEOUT_PROMOTED: Final = "timeout_promoted"
 
 
 class BackgroundChild:
@@ -58,6 +59,12 @@ class BackgroundChild:
             await clock.sleep(left)
         self.run.stopping.ask_with_intent(TIME_LIMIT, by="time limit", below="the time limit of a run above was reached")
 
+    def stage(self, row: InvocationRow) -> None:
+        """Move its row on with the next commit of the child."""
+        before, self._staged = self._staged, row
+        self.run.journal.stage_op(PutInvocation(row, (before.state, before.attempt)))
+        self.run.journal.then(lambda: self._committed(row))
+
     def ending(self, end: RunEnd) -> None:
         """Stage what belongs to an end, or to a wait, of the child: for one commit with it."""
         if self._staged.state.terminal:
@@ -67,24 +74,25 @@ class BackgroundChild:
             return
         run = self.run
         run.tree.busy.discard(self.row.child)
-        ended = child_end(run, self.row, end)
+        row = self._staged
+        ended = child_end(run, row, end)
         self._put(ended.state, ended.reason)
         text, blobs = self._text(ended)
-        event = lifecycle_event(run, self.row, ended)
-        assert self.row.task_id is not None
+        event = lifecycle_event(run, row, ended)
+        assert row.task_id is not None
         mail = TaskMail(
-            task_id=self.row.task_id,
-            name=self.row.name,
+            task_id=row.task_id,
+            name=row.name,
             status=ended.status,
             type=event.TYPE,
             event=msgspec.Raw(encode(event)),
             text=text,
             blobs=blobs,
-            notify=ended.state.value in self.row.notify,
+            notify=ended.state.value in row.notify,
         )
         now = run.journal.clock.now_ms()
         letter = Mail(mail_id=new_id("mail"), kind=TASK_MAIL, body=msgspec.Raw(msgspec.json.encode(mail)), at=now)
-        run.journal.stage_op(PutMail(self.row.parent, letter))
+        run.journal.stage_op(PutMail(row.parent, letter))
 
     def _text(self, end: ChildEnd) -> tuple[str, tuple[BlobRef, ...]]:
         """What the notice says, no longer than a tool's result; the rest is a blob, as there."""
@@ -103,11 +111,8 @@ class BackgroundChild:
         return text, blobs
 
     def _put(self, state: InvocationState, reason: str | None = None) -> None:
-        before, run = self._staged, self.run
-        now = run.journal.clock.now_ms()
-        self._staged = after = msgspec.structs.replace(before, state=state, reason=reason, updated_at=now)
-        run.journal.stage_op(PutInvocation(after, (before.state, before.attempt)))
-        run.journal.then(lambda: self._committed(after))
+        now = self.run.journal.clock.now_ms()
+        self.stage(msgspec.structs.replace(self._staged, state=state, reason=reason, updated_at=now))
 
     def _committed(self, row: InvocationRow) -> None:
         self.row = row
@@ -119,10 +124,10 @@ class BackgroundChild:
         self._staged = self.row
 
 
-def receipt(words: Format, row: InvocationRow) -> CallOutcome:
-    """What the parent's call gives at once (H-12)."""
+def receipt(words: Format, row: InvocationRow, *, promoted: bool = False) -> CallOutcome:
+    """What the parent's call gives at once (H-12), or at its time limit (D-08)."""
     metadata: dict[str, Any] = {
-        "subAgentStatus": ACCEPTED,
+        "subAgentStatus": TIMEOUT_PROMOTED if promoted else ACCEPTED,
         "subAgentSessionId": row.child.session,
         "subAgentThreadId": row.child.thread,
         "subAgentName": row.name,
@@ -130,4 +135,42 @@ def receipt(words: Format, row: InvocationRow) -> CallOutcome:
         "contextPolicy": row.context_policy,
         "taskId": row.task_id,
     }
-    return CallOutcome(content=words.receipt(row), metadata=metadata)
+    return CallOutcome(content=words.receipt(row, promoted=promoted), metadata=metadata)
+
+
+async def promoted(child: Run, row: InvocationRow) -> BackgroundChild | None:
+    """Let a synchronous child that is at work lead a branch of its own, with everything below it that is driven with it; None if
+    it came to its end meanwhile. When this returns it is a task in the ledger as well: whoever finds it there without a driver
+    goes on with it.
+
+    Raises:
+        LedgerError: it could not be told; the child must be ended, and is found again as the ledger has it.
+    """
+    tree, before = child.tree, child.branch
+    rows = await tree.services.ledger.tree(child.row.root)
+    if child.projection.finished is not None:
+        return None
+    branch = Branch(tree, child.row.run_id)
+    branch.failure = before.failure
+    moved = [run for run in before.runs() if child.row.run_id in run.row.lineage]
+    for run in moved:
+        run.branch = branch
+        run.journal.move(branch.lead)
+        if run is not child:
+            child.journal.include(run.journal.take())
+    live = {run.row.run_id for run in moved}
+    for one in rows:  # what waits on disk below it belongs to it as well
+        below = child.row.run_id in one.lineage and one.lead == before.lead and one.state is RunState.WAITING
+        if below and one.run_id not in live:
+            put = PutRun(msgspec.structs.replace(one, branch=branch.lead), (one.state, one.attempt))
+            child.journal.stage_op(put)
+    tree.branches.add(branch)
+    task = BackgroundChild(child, row)
+    now = child.journal.clock.now_ms()
+    task.stage(msgspec.structs.replace(row, mode="background", task_id=new_id("task"), timeout_seconds=None, updated_at=now))
+    try:
+        await child.journal.flush()
+    except BaseException:
+        tree.branches.discard(branch)
+        raise
+    return task

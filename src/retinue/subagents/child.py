@@ -1,6 +1,7 @@
 """A child that runs in this process, seen from its parent: its time limit, its end, and what the parent is told of it."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import msgspec
@@ -39,17 +40,31 @@ _LOST: Final = {
 """Why a task ended that no process brought to its end (D-19)."""
 
 
+Promote = Callable[[Run, InvocationRow, "asyncio.Task[RunEnd]", Format], Awaitable[CallOutcome | None]]
+"""Lets a child that is driven by this asyncio task go on in the background; what its parent is told, None if it has ended."""
+
+
 class Child:
     """A child that runs in this process, seen from its parent."""
 
-    __slots__ = ("_child", "_invocation", "_run", "_timeout", "_words")
+    __slots__ = ("_child", "_invocation", "_promotes", "_run", "_timeout", "_words")
 
-    def __init__(self, run: Run, child: Run, invocation: InvocationRow, words: Format, timeout: float | None) -> None:
+    def __init__(
+        self,
+        run: Run,
+        child: Run,
+        invocation: InvocationRow,
+        words: Format,
+        timeout: float | None,
+        *,
+        promote: Promote | None = None,
+    ) -> None:
         self._run = run
         self._child = child
         self._invocation = invocation
         self._words = words
         self._timeout = timeout
+        self._promotes = promote
 
     def prepared(self) -> Prepared:
         """The child as a call that may start. Alone in its batch it needs no task of its own."""
@@ -58,9 +73,35 @@ class Child:
     async def _execute(self) -> CallOutcome:
         if self._timeout is None:
             end = await self._child.drive()
+        elif self._promotes is not None:
+            went = await self._waited_for(self._timeout, self._promotes)
+            if isinstance(went, CallOutcome):
+                return went
+            end = went
         else:
             end = await self._within(self._timeout)
         return self.outcome(end, self._child.take())
+
+    async def _waited_for(self, seconds: float, promote: "Promote") -> RunEnd | CallOutcome:
+        """Drive the child in a task of its own; at the limit it goes on without its parent, who gets a receipt (D-08)."""
+        child = self._child
+        drive = asyncio.create_task(child.drive(), name=f"retinue child {self._invocation.invocation_id}")
+        timer = asyncio.create_task(child.journal.clock.sleep(seconds), name=f"retinue wait {self._invocation.invocation_id}")
+        try:
+            await asyncio.wait((drive, timer), return_when=asyncio.FIRST_COMPLETED)
+            stays = child.projection.finished is not None or child.stop_reason is not None or self._run.stop_reason is not None
+            if not drive.done() and not stays:
+                told = await promote(child, self._invocation, drive, self._words)
+                if told is not None:
+                    return told
+            return await drive
+        except BaseException:
+            drive.cancel()
+            await asyncio.gather(drive, return_exceptions=True)
+            raise
+        finally:
+            timer.cancel()
+            await asyncio.gather(timer, return_exceptions=True)
 
     async def _within(self, seconds: float) -> RunEnd:
         """Drive the child; at the limit it is stopped like any other stop, and ends with what it has."""

@@ -4,6 +4,8 @@ A surface parses arguments and formats answers. Here are the limits, the commit 
 parent finds it again; `births` says where a child comes from, `child` what becomes of it in this process.
 """
 
+import asyncio
+
 import msgspec
 
 from retinue.agent.branch import Branch
@@ -24,7 +26,7 @@ from retinue.messages import CallRef, ToolCall, ToolResult
 from retinue.ops import PutInvocation
 from retinue.rows import InvocationRow, RunRow, ThreadKey, ThreadRow
 from retinue.states import InvocationState, ResultStatus, RunState
-from retinue.subagents.background import BackgroundChild, receipt
+from retinue.subagents.background import BackgroundChild, promoted, receipt
 from retinue.subagents.births import before_fork_commit, child_key, child_thread, fork_projection
 from retinue.subagents.child import Child
 from retinue.subagents.delegation import ChildEnd, Delegation, Format
@@ -173,13 +175,27 @@ async def _make_child(
     run.journal.stage_op(PutInvocation(invocation))
     if wanted.background:
         launch, task = run.tree.launch, BackgroundChild(child, invocation)
-        run.journal.then(lambda: launch(task))  # when it is there; who dies before that leaves it to whoever starts next
+        run.journal.then(lambda: launch(task, None))  # when it is there; who dies before that leaves it to whoever starts next
         return receipt(words, invocation)
-    return Child(run, child, invocation, words, wanted.timeout_seconds).prepared()
+    return Child(run, child, invocation, words, wanted.timeout_seconds, promote=_promote if wanted.promote else None).prepared()
+
+
+async def _promote(child: Run, row: InvocationRow, drive: "asyncio.Task[RunEnd]", words: Format) -> CallOutcome | None:
+    """Let a child go on as a task, driven as it is."""
+    task = await promoted(child, row)
+    if task is None:
+        return None
+    child.tree.launch(task, drive)
+    return receipt(words, task.row, promoted=True)
 
 
 async def reattach(
-    run: Run, started: SubAgentInvocationStartedEvent, definition: AgentDefinition, words: Format
+    run: Run,
+    started: SubAgentInvocationStartedEvent,
+    definition: AgentDefinition,
+    words: Format,
+    *,
+    promote: bool = False,
 ) -> Prepared | CallOutcome:
     """Go on with a child that an earlier attempt made: from its journal, or with the end that is already there.
 
@@ -198,6 +214,8 @@ async def reattach(
             code="damaged_ledger",
             remedy="restore the ledger from a copy; the run cannot go on without it",
         )
+    if invocation.task_id is not None:  # it was promoted, and nobody could tell the parent
+        return receipt(words, invocation, promoted=True)
     projection = project(stored.own, stored.inherited)
     blob = await ledger.blob(projection.envelope_hash)
     child = Run(
@@ -211,7 +229,7 @@ async def reattach(
         envelope=None if blob is None else envelope_from_blob(blob, projection.envelope_hash),
         output=definition.output or run.output,
     )
-    attached = Child(run, child, invocation, words, _left(run, invocation))
+    attached = Child(run, child, invocation, words, _left(run, invocation), promote=_promote if promote else None)
     if (finished := projection.finished) is not None:
         return attached.outcome(RunEnd(finished.status, finished.reason, finished.message, finished.remedy), Batch())
     await recover(child)

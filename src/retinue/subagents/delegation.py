@@ -16,7 +16,8 @@ __all__ = ["ChildEnd", "Delegation", "Format"]
 class Delegation(msgspec.Struct, kw_only=True):
     """What a surface asks for. `definition` is the child as it will run; `existing` a child thread to go on with.
 
-    `background`: the caller gets a receipt at once; its model is told the end if `notify` has it (H-13).
+    `promote`: at `timeout_seconds` the caller gets a receipt, and the child goes on as a task (D-08). `background`: it gets one
+    at once. Its model is told the ends in `notify` (H-13).
     """
 
     definition: AgentDefinition
@@ -27,6 +28,7 @@ class Delegation(msgspec.Struct, kw_only=True):
     context_policy: SubAgentContextPolicy
     timeout_seconds: float | None = None
     inherits_output: bool = False
+    promote: bool = False
     background: bool = False
     notify: tuple[str, ...] = ("completed", "failed")
     existing: ThreadRow | None = None
@@ -58,6 +60,6 @@ class Format:
         """The tool result's text."""
         raise NotImplementedError
 
-    def receipt(self, row: InvocationRow) -> str:
-        """The tool result's text for a task that goes on in the background (H-12)."""
+    def receipt(self, row: InvocationRow, *, promoted: bool) -> str:
+        """The tool result's text for a task that goes on in the background (H-12); `promoted`: after it was waited for (D-08)."""
         raise NotImplementedError

@@ -7,7 +7,7 @@ import msgspec
 from retinue.agent.call_arguments import fault
 from retinue.agent.ports import CallOutcome
 from retinue.agent.run import Run
-from retinue.config import AgentInvocationModePolicy, Unset
+from retinue.config import AgentInvocationModePolicy
 from retinue.ids import AGENT_KEY, kind_of
 from retinue.ledger.rules import label_key
 from retinue.messages import ToolCall
@@ -65,9 +65,8 @@ class Wait(msgspec.Struct, frozen=True):
 
 
 def wait_of(call: ToolCall, seconds: float | None, resolved: ResolvedDeclaration) -> Wait | CallOutcome:
-    """How long to wait (A-26): what the model gives, else what the author set; more than 600 becomes 600, and 0 is work in
-    the background."""
-    author = None if isinstance(resolved.declaration.timeout_seconds, Unset) else resolved.timeout_seconds
+    """How long to wait (A-26): what the model gives, else what the author set, else 30 seconds; more than 600 becomes 600, and 0
+    is work in the background."""
     policy = resolved.invocation_mode_policy
     if policy is AgentInvocationModePolicy.BACKGROUND_ONLY or (seconds is not None and seconds <= 0):
         if policy is AgentInvocationModePolicy.SYNCHRONOUS_ONLY:
@@ -76,8 +75,8 @@ def wait_of(call: ToolCall, seconds: float | None, resolved: ResolvedDeclaration
                 f"`timeout_seconds` was {seconds:g}: this subagent does not work in the background",
                 "Leave it out to wait without a limit, or give 1 to 600",
             )
-        return Wait(author, background=True)
-    return Wait(author if seconds is None else min(seconds, MAX_TIMEOUT_SECONDS))
+        return Wait(background=True)
+    return Wait(resolved.timeout_seconds if seconds is None else min(seconds, MAX_TIMEOUT_SECONDS))
 
 
 def agent_of(key: object) -> str | None:

@@ -47,10 +47,11 @@ FINISHED_LISTED: Final = 10
 _TIMEOUT: Final = {
     "type": "number",
     "description": (
-        "Seconds to wait, at most 600; left out: no limit. At the limit it is stopped, and you get what it has. "
-        "0: do not wait; it works in the background, and its result reaches you by itself."
+        "Seconds to wait for its reply (default 30, at most 600). If it is not done then it goes on in the background, and its "
+        "result reaches you by itself. 0: do not wait at all."
     ),
 }
+_PROMOTED: Final = "It is not done yet and goes on in the background. Do not start it again: its result reaches you by itself."
 _LATER: Final = (
     "It works in the background. Go on with something else, and do not ask for its result at once: that reaches you by itself."
 )
@@ -74,9 +75,10 @@ class _Lines(Format):
             lines += ["partial_reply:", end.text]
         return "\n".join(lines)
 
-    def receipt(self, row: InvocationRow) -> str:
+    def receipt(self, row: InvocationRow, *, promoted: bool) -> str:
         """See `Format` (A-26, A-32)."""
-        return "\n".join([*self._head, "status: accepted", f"task_id: {row.task_id}", _LATER])
+        status, told = ("timeout_promoted", _PROMOTED) if promoted else ("accepted", _LATER)
+        return "\n".join([*self._head, f"status: {status}", f"task_id: {row.task_id}", told])
 
 
 class Children:
@@ -151,7 +153,9 @@ class _RosterTool:
         definition = self.children.definition(run, resolved, started.child_session_id)
         key = ThreadKey(run.row.key.user, started.child_session_id, started.child_thread_id)
         row = await run.tree.services.ledger.thread(key)
-        return await reattach(run, started, definition, _Lines(self._head(row) if row is not None else []))
+        return await reattach(
+            run, started, definition, _Lines(self._head(row) if row is not None else []), promote=resolved.on_timeout == "promote"
+        )
 
     def _head(self, row: ThreadRow) -> list[str]:
         return [f"agent_key: {row.agent_key}"]
@@ -225,6 +229,7 @@ class SpawnTool(_RosterTool):
             text=(arguments.task or "").strip(),
             context_policy=resolved.context_policy,
             timeout_seconds=wait.seconds,
+            promote=resolved.on_timeout == "promote",
             background=wait.background,
             notify=resolved.notify,
             agent_key=new_agent_key(resolved.agent_id),
@@ -327,6 +332,7 @@ class SendTool(_RosterTool):
             text=arguments.message.strip(),
             context_policy=SubAgentContextPolicy(str(row.metadata.get("contextPolicy", "isolated"))),
             timeout_seconds=wait.seconds,
+            promote=resolved.on_timeout == "promote",
             background=wait.background,
             notify=resolved.notify,
             existing=row,

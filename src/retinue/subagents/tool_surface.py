@@ -50,13 +50,20 @@ class _Words(Format):
             told += f" ({end.remedy}.)"
         return f"{told}\nPartial text:\n{end.text}" if end.text.strip() else told
 
-    def receipt(self, row: InvocationRow) -> str:
+    def receipt(self, row: InvocationRow, *, promoted: bool) -> str:
         """See `Format`: the documented fields (H-12)."""
-        message = "It works in the background. Go on with something else: its result reaches you by itself when it is there."
-        told = {"status": "accepted", "taskId": row.task_id, "subAgentName": row.name, "invocationId": row.invocation_id}
-        return dumps({**told, "message": message}).decode()
+        told = {
+            "status": "timeout_promoted" if promoted else "accepted",
+            "taskId": row.task_id,
+            "subAgentName": row.name,
+            "invocationId": row.invocation_id,
+            "message": _PROMOTED if promoted else _LATER,
+        }
+        return dumps(told).decode()
 
 
+_LATER = "It works in the background. Go on with something else: its result reaches you by itself when it is there."
+_PROMOTED = "It is not done yet and goes on in the background. Do not call it again for this: its result reaches you by itself."
 _ENDED: Mapping[str, str] = {"failed": "failed", "timeout": "was stopped", "cancelled": "was stopped"}
 
 
@@ -147,6 +154,7 @@ class SubAgentTool:
             timeout_seconds=resolved.timeout_seconds,
             metadata=resolved.declaration.metadata,
             inherits_output=resolved.inherits_output,
+            promote=resolved.on_timeout == "promote",
             background=background,
             notify=resolved.notify,
         )
@@ -156,7 +164,8 @@ class SubAgentTool:
         self, run: Run, ref: CallRef, call: ToolCall, started: SubAgentInvocationStartedEvent
     ) -> Prepared | CallOutcome:
         """See `CallHandler`."""
-        return await reattach(run, started, self.definition(run), _Words())
+        promote = self._resolved.on_timeout == "promote"
+        return await reattach(run, started, self.definition(run), _Words(), promote=promote)
 
     def _parse(self, call: ToolCall) -> tuple[str, SubAgentContextPolicy, bool] | CallOutcome:
         """The input, the context policy of this call (H-17) and whether it is for the background, or what does not fit."""
