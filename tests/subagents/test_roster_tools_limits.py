@@ -134,7 +134,7 @@ async def test_at_its_time_limit_a_child_is_stopped_and_its_partial_text_comes_b
         clock=clock,
     )
     async with Runtime(clock=clock) as runtime:
-        agent = parent(model, runtime=runtime)
+        agent = parent(model, helper(on_timeout="cancel"), runtime=runtime)
         result = await agent.run("Go.", context=HERE)
         events = await (await agent.threads.graph("s")).threads[0].events()
     assert clock.monotonic() == 5
@@ -154,7 +154,7 @@ async def test_an_authors_time_limit_holds_where_the_model_gives_none(last: Last
     clock = VirtualClock(auto=True)
     model = RecordingModel({"parent": [calls(spawn(task="x")), "ok"], "helper": [{"text": "late", "delay": 3_000}]}, clock=clock)
     async with Runtime(clock=clock) as runtime:
-        await parent(model, helper(timeout_seconds=7), runtime=runtime).run("Go.")
+        await parent(model, helper(timeout_seconds=7, on_timeout="cancel"), runtime=runtime).run("Go.")
     assert clock.monotonic() == 7
     assert "time limit of 7 s" in last(model, 2)
 
@@ -168,7 +168,7 @@ async def test_a_time_limit_of_more_than_600_seconds_becomes_600(last: Last) -> 
         clock=clock,
     )
     async with Runtime(clock=clock) as runtime:
-        await parent(model, runtime=runtime).run("Go.")
+        await parent(model, helper(on_timeout="cancel"), runtime=runtime).run("Go.")
     assert clock.monotonic() == 600
     assert "time limit of 600 s" in last(model, 2)
 
