@@ -93,7 +93,7 @@ def spawning(**arguments: Any) -> RecordingModel:
 
 def helper(**fields: Any) -> SubAgent:
     """A child that is stopped at its limit, not promoted."""
-    stops = {} if fields.get("surface") == "tool" else {"on_timeout": "cancel"}
+    stops: dict[str, Any] = {} if fields.get("surface") == "tool" else {"on_timeout": "cancel"}
     return SubAgent("helper", "Helps.", instructions="Help.", **{**stops, **fields})
 
 
