@@ -17,6 +17,7 @@ from retinue.cli.replay import replay_tree
 from retinue.cli.running import Session
 from retinue.cli.states import INTERRUPTED, shown_state
 from retinue.cli.text import bounded, clean, counted, describe_call, duration, one_line
+from retinue.cli.wrapping import fitted
 from retinue.events import MessageEvent, RunFinishedEvent, ToolCallResultEvent, decode
 from retinue.messages import AssistantMessage
 from retinue.states import RequestState
@@ -138,13 +139,14 @@ async def show_thread(ledger_option: str | None, workspace: Path, *, session: st
     if as_json:
         print(json.dumps([record_line(record) for record in records], ensure_ascii=True))
         return Exit.COMPLETED
-    print(one_line(f"session {row.key.session}, thread {row.key.thread}, agent {row.default_agent_id}", 400))
+    _show(one_line(f"session {row.key.session}, thread {row.key.thread}, agent {row.default_agent_id}", 400))
     if journal is not None and journal.inherited:
         first = counted(len(journal.inherited), "event")
-        print(f"(inherited from the thread that this one was forked from: {first})")
+        _show(f"(inherited from the thread that this one was forked from: {first})")
     for record in records:
         _print_record(record)
-    print("\n".join(standing), end="\n" if standing else "")
+    if standing:
+        _show("\n".join(standing))
     return Exit.COMPLETED
 
 
@@ -165,23 +167,27 @@ async def _standing(ledger: "Ledger", run: "RunRow", session: Session) -> list[s
     return lines
 
 
+def _show(text: str) -> None:
+    print(fitted(text, sys.stdout))
+
+
 def _print_record(record: "Record") -> None:
     """One event of a conversation, if it is part of one."""
     match decode(record):
         case MessageEvent(message=message):
             who = "assistant" if isinstance(message, AssistantMessage) else (message.notice or "user")
             if message.text:
-                print(f"\n{clean(who)}:\n{_indented(message.text)}")
+                _show(f"\n{clean(who)}:\n{_indented(message.text)}")
             for call in message.calls if isinstance(message, AssistantMessage) else ():
-                print(f"  -> {describe_call(call.name, call.arguments, 160)}")
+                _show(f"  -> {describe_call(call.name, call.arguments, 160)}")
         case ToolCallResultEvent() as result:
             status = "" if result.status == "ok" else f" ({result.status})"
             lines = clean(bounded(result.content, RESULT_LIMIT)).splitlines()
-            print(f"  <- {one_line(result.name, 60)}{status}:" + (f" {lines[0]}" if len(lines) == 1 else ""))
+            _show(f"  <- {one_line(result.name, 60)}{status}:" + (f" {lines[0]}" if len(lines) == 1 else ""))
             for line in lines if len(lines) > 1 else ():
-                print(f"     | {line}")
+                _show(f"     | {line}")
         case RunFinishedEvent() as finished:
-            print(f"\n[{finished.status}{f': {one_line(finished.reason, 120)}' if finished.reason else ''}]")
+            _show(f"\n[{finished.status}{f': {one_line(finished.reason, 120)}' if finished.reason else ''}]")
         case _:
             pass
 
