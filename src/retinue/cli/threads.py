@@ -29,8 +29,11 @@ if TYPE_CHECKING:
 
 __all__ = ["list_threads", "show_thread", "show_tree"]
 
+Row = dict[str, str]
 RESULT_LIMIT = 1_200
 LINE_LIMIT = 400
+LEAST_ROOM = 20
+"""Columns that a task needs to say anything."""
 FIRST = 5
 """Records of a thread among which its first message is."""
 
@@ -64,32 +67,23 @@ async def list_threads(
 
 
 def _table(entries: list[dict[str, Any]], *, now: int) -> list[str]:
-    """The entries in columns. On a terminal the last one is cut at its edge; a file or a pipe gets all of it."""
-    rows = [
-        (
-            *((entry["user"] or "-",) if any(one["user"] for one in entries) else ()),
-            entry["session"],
-            entry["thread"],
-            entry["agent"],
-            entry["state"] or "no run",
-            str(entry["events"]),
-            f"{duration(now - entry['updatedAt'])} ago",
-            entry["task"],
-        )
-        for entry in entries
-    ]
-    head = ("SESSION", "THREAD", "AGENT", "STATE", "EVENTS", "LAST", "TASK")
-    lines = [
-        tuple(one_line(cell, LINE_LIMIT) for cell in row) for row in ((*("USER",)[: len(rows[0]) - len(head)], *head), *rows)
-    ]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]) - 1)]
-    room = shutil.get_terminal_size().columns - sum(widths) - 2 * len(widths) if sys.stdout.isatty() else LINE_LIMIT
-    return [
-        "  ".join(
-            (*(cell.ljust(width) for cell, width in zip(line[:-1], widths, strict=True)), one_line(line[-1], max(room, 20)))
-        ).rstrip()
-        for line in lines
-    ]
+    """The entries in columns, each with its task: beside them, or below where a terminal has no room for that."""
+    head: Row = {"user": "USER", "session": "SESSION", "thread": "THREAD", "agent": "AGENT", "state": "STATE"}
+    head |= {"events": "EVENTS", "last": "LAST", "task": "TASK"}
+    rows: list[Row] = [head]
+    for entry in entries:
+        told = {"user": entry["user"] or "-", "state": entry["state"] or "no run", "events": str(entry["events"])}
+        told["last"] = f"{duration(now - entry['updatedAt'])} ago"
+        rows.append({name: one_line(str((entry | told)[name]), LINE_LIMIT) for name in head})
+    names = [name for name in head if name != "task" and (name != "user" or any(entry["user"] for entry in entries))]
+    widths = {name: max(len(row[name]) for row in rows) for name in names}
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    room = LINE_LIMIT if width is None else width - sum(widths.values()) - 2 * len(names)
+    cells = ["  ".join(row[name].ljust(widths[name]) for name in names) for row in rows]
+    if width is None or room >= LEAST_ROOM:
+        return [f"{cell}  {one_line(row['task'], room)}".rstrip() for cell, row in zip(cells, rows, strict=True)]
+    below = [f"  {one_line(row['task'], width - 2)}" for row in rows[1:]]
+    return [cells[0], *(line.rstrip() for pair in zip(cells[1:], below, strict=True) for line in pair if line.strip())]
 
 
 async def _entry(ledger: "Ledger", row: "ThreadRow") -> dict[str, Any]:
