@@ -59,7 +59,10 @@ async def test_what_was_denied_stays_denied_after_an_answer(
     provider.script = parse_script({"agents": turns})
     ended = await command_line("run", "Write.", "--deny", "write_file(b.txt)", *command_line.model)
     assert ended.code == 3
-    assert (await command_line("resume")).code == 3  # taken over once more, without an answer
+    async with command_line.terminal("resume") as terminal:
+        await terminal.until("all of these: ")
+        terminal.type("\x04")
+        assert await terminal.ended() == 3  # taken over once more, without an answer
     ended = await command_line("answer", await open_request(command_line), "allow", "--remember")
     assert (ended.code, ended.out.strip()) == (0, "Done.")
     assert (command_line.workspace / "a.txt").exists()

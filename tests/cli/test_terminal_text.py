@@ -72,4 +72,5 @@ def test_main_argument_of_text_that_is_no_json() -> None:
 def test_figures() -> None:
     assert [duration(ms) for ms in (0, 450, 12_300, 187_000, 3_725_000)] == ["0.0 s", "0.5 s", "12 s", "3:07 min", "1:02 h"]
     assert [tokens(n) for n in (812, 12_400, 999_960, 3_100_000)] == ["812 tok", "12.4k tok", "1.0M tok", "3.1M tok"]
-    assert [money(c) for c in (None, Decimal(0), Decimal("0.01234"), Decimal("2.5"))] == ["price unknown", "$0.00", "$0.0123", "$2.50"]
+    prices = (None, Decimal(0), Decimal("0.01234"), Decimal("2.5"))
+    assert [money(cost) for cost in prices] == ["price unknown", "$0.00", "$0.0123", "$2.50"]

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from retinue.cli.threads import _table
 from retinue.models.script import parse_script
 from retinue.testing import StrictProvider
 
@@ -20,6 +21,17 @@ async def test_threads_are_listed_in_columns_with_their_task(command_line: Any, 
     assert newest.split()[:4] == ["a-longer-name", "main", "assistant", "completed"]
     assert oldest.endswith("  Look at the sea.")
     assert [line.index("main") for line in (newest, oldest)] == [head.index("THREAD")] * 2
+
+
+def test_a_narrow_terminal_gets_the_task_below(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = {"user": "", "session": f"ses_{'0' * 32}", "thread": "main", "agent": "assistant", "state": "interrupted"}
+    entry |= {"events": 7, "updatedAt": 0, "task": "Look at the sea."}
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    head, row, task = _table([entry], now=1_000)
+    assert ("TASK" in head, row.split()[0], task) == (False, entry["session"], "  Look at the sea.")
+    monkeypatch.setenv("COLUMNS", "140")
+    assert _table([entry], now=1_000)[1].endswith("  Look at the sea.")
 
 
 @pytest.mark.crash

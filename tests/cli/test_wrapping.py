@@ -67,3 +67,13 @@ async def test_why_a_run_failed_is_told_once(command_line: Any) -> None:
     ended = await command_line("run", "Go.", "--model", "http://127.0.0.1:9/v1#x")
     assert (ended.code, ended.err.count("cannot reach")) == (5, 1)
     assert "assistant: failed: unreachable" in ended.err
+
+
+async def test_a_conversation_is_shown_in_lines_that_fit(command_line: Any, provider: StrictProvider) -> None:
+    text = "a long story " * 20
+    await command_line("run", text, "--session", "s1", *command_line.model)
+    async with command_line.terminal("threads", "show", "s1") as terminal:
+        assert await terminal.ended() == 0
+        shown = terminal.shown.replace("\r\n", "\n")
+    assert max(map(len, shown.splitlines())) <= 80
+    assert text.strip() in " ".join(shown.split())

@@ -16,6 +16,7 @@ from retinue.agent.ports import CallOutcome, RunEnd
 from retinue.errors import ConfigurationError
 from retinue.messages import CallRef, Entry, ToolCall
 from retinue.models.port import ModelAnswer, ModelRequest
+from retinue.near import near_names
 
 __all__ = [
     "Fork",
@@ -27,6 +28,7 @@ __all__ = [
     "ToolInvocation",
     "accepted",
     "chain",
+    "misnamed_point",
     "overriding",
 ]
 
@@ -172,6 +174,26 @@ class Middleware:
 
     async def before_fork_commit(self, fork: Fork) -> None:
         """Before a child that begins with its parent's history is committed (H-24)."""
+
+
+_POINTS: Final = ("around_run", "around_model_call", "around_tool_call", "before_reasoning", "before_fork_commit")
+_ALIKE: Final = 0.8
+"""How near (1 is the same) a method's name is to a point's when it is taken for it: also without the last word."""
+
+
+def misnamed_point(kind: type[Middleware]) -> tuple[str, str] | None:
+    """A method that nothing would ever call, and the point that its author must have meant; None if there is none.
+
+    A method whose point is overridden too is a helper of it, and so is one that begins with `_`.
+    """
+    for base in kind.__mro__:
+        for name, value in vars(base).items():
+            if hasattr(Middleware, name) or name.startswith("_") or not callable(getattr(value, "__func__", value)):
+                continue
+            near = near_names(name.lower(), _POINTS, count=1, alike=_ALIKE)
+            if near and getattr(kind, near[0]) is getattr(Middleware, near[0]):
+                return name, near[0]
+    return None
 
 
 def overriding(middleware: Sequence[Middleware], point: str) -> tuple[Middleware, ...]:

@@ -162,9 +162,6 @@ def resume_run(
                 return Exit.COMPLETED
             if take_over and not await was_confirmed(found, row, yes=yes):
                 return Exit.INTERRUPTED
-            idle = None if can_ask(viewer) else await still_waiting(found, row)
-        if idle is not None:
-            return tell_waiting(idle.before, idle.last, viewer, Session(workspace=workspace, ledger=ledger))
         if row.workspace is None:
             raise ConfigurationError(
                 f"run `{row.run_id}` was started by an agent in code, `{row.agent_id}`, and needs that code to go on",
@@ -177,6 +174,10 @@ def resume_run(
             check_recorded(row.run_id, row.model)
         agent = await trusted_agent(row.agent_id, folder, model=named, ledger=ledger, trust=trust)
         async with agent:
+            await agent._definition_of(row)  # before anything is said: it has to be gone on with here
+            idle = None if can_ask(viewer) else await still_waiting(agent.runtime.ledger, row)
+            if idle is not None:
+                return tell_waiting(idle.before, idle.last, viewer, Session(workspace=folder, ledger=ledger))
             events = agent.resume_stream(row.run_id, take_over=take_over)
             return await drive(agent, events, viewer, Session(workspace=folder, ledger=ledger), resumed=row.run_id)
 

@@ -17,6 +17,7 @@ from retinue.cli.replay import replay_tree
 from retinue.cli.running import Session
 from retinue.cli.states import INTERRUPTED, shown_state
 from retinue.cli.text import bounded, clean, counted, describe_call, duration, one_line
+from retinue.cli.wrapping import fitted
 from retinue.events import MessageEvent, RunFinishedEvent, ToolCallResultEvent, decode
 from retinue.messages import AssistantMessage
 from retinue.states import RequestState
@@ -28,8 +29,11 @@ if TYPE_CHECKING:
 
 __all__ = ["list_threads", "show_thread", "show_tree"]
 
+Row = dict[str, str]
 RESULT_LIMIT = 1_200
 LINE_LIMIT = 400
+LEAST_ROOM = 20
+"""Columns that a task needs to say anything."""
 FIRST = 5
 """Records of a thread among which its first message is."""
 
@@ -63,32 +67,23 @@ async def list_threads(
 
 
 def _table(entries: list[dict[str, Any]], *, now: int) -> list[str]:
-    """The entries in columns. On a terminal the last one is cut at its edge; a file or a pipe gets all of it."""
-    rows = [
-        (
-            *((entry["user"] or "-",) if any(one["user"] for one in entries) else ()),
-            entry["session"],
-            entry["thread"],
-            entry["agent"],
-            entry["state"] or "no run",
-            str(entry["events"]),
-            f"{duration(now - entry['updatedAt'])} ago",
-            entry["task"],
-        )
-        for entry in entries
-    ]
-    head = ("SESSION", "THREAD", "AGENT", "STATE", "EVENTS", "LAST", "TASK")
-    lines = [
-        tuple(one_line(cell, LINE_LIMIT) for cell in row) for row in ((*("USER",)[: len(rows[0]) - len(head)], *head), *rows)
-    ]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]) - 1)]
-    room = shutil.get_terminal_size().columns - sum(widths) - 2 * len(widths) if sys.stdout.isatty() else LINE_LIMIT
-    return [
-        "  ".join(
-            (*(cell.ljust(width) for cell, width in zip(line[:-1], widths, strict=True)), one_line(line[-1], max(room, 20)))
-        ).rstrip()
-        for line in lines
-    ]
+    """The entries in columns, each with its task: beside them, or below where a terminal has no room for that."""
+    head: Row = {"user": "USER", "session": "SESSION", "thread": "THREAD", "agent": "AGENT", "state": "STATE"}
+    head |= {"events": "EVENTS", "last": "LAST", "task": "TASK"}
+    rows: list[Row] = [head]
+    for entry in entries:
+        told = {"user": entry["user"] or "-", "state": entry["state"] or "no run", "events": str(entry["events"])}
+        told["last"] = f"{duration(now - entry['updatedAt'])} ago"
+        rows.append({name: one_line(str((entry | told)[name]), LINE_LIMIT) for name in head})
+    names = [name for name in head if name != "task" and (name != "user" or any(entry["user"] for entry in entries))]
+    widths = {name: max(len(row[name]) for row in rows) for name in names}
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    room = LINE_LIMIT if width is None else width - sum(widths.values()) - 2 * len(names)
+    cells = ["  ".join(row[name].ljust(widths[name]) for name in names) for row in rows]
+    if width is None or room >= LEAST_ROOM:
+        return [f"{cell}  {one_line(row['task'], room)}".rstrip() for cell, row in zip(cells, rows, strict=True)]
+    below = [f"  {one_line(row['task'], width - 2)}" for row in rows[1:]]
+    return [cells[0], *(line.rstrip() for pair in zip(cells[1:], below, strict=True) for line in pair if line.strip())]
 
 
 async def _entry(ledger: "Ledger", row: "ThreadRow") -> dict[str, Any]:
@@ -138,13 +133,14 @@ async def show_thread(ledger_option: str | None, workspace: Path, *, session: st
     if as_json:
         print(json.dumps([record_line(record) for record in records], ensure_ascii=True))
         return Exit.COMPLETED
-    print(one_line(f"session {row.key.session}, thread {row.key.thread}, agent {row.default_agent_id}", 400))
+    _show(one_line(f"session {row.key.session}, thread {row.key.thread}, agent {row.default_agent_id}", 400))
     if journal is not None and journal.inherited:
         first = counted(len(journal.inherited), "event")
-        print(f"(inherited from the thread that this one was forked from: {first})")
+        _show(f"(inherited from the thread that this one was forked from: {first})")
     for record in records:
         _print_record(record)
-    print("\n".join(standing), end="\n" if standing else "")
+    if standing:
+        _show("\n".join(standing))
     return Exit.COMPLETED
 
 
@@ -165,23 +161,27 @@ async def _standing(ledger: "Ledger", run: "RunRow", session: Session) -> list[s
     return lines
 
 
+def _show(text: str) -> None:
+    print(fitted(text, sys.stdout))
+
+
 def _print_record(record: "Record") -> None:
     """One event of a conversation, if it is part of one."""
     match decode(record):
         case MessageEvent(message=message):
             who = "assistant" if isinstance(message, AssistantMessage) else (message.notice or "user")
             if message.text:
-                print(f"\n{clean(who)}:\n{_indented(message.text)}")
+                _show(f"\n{clean(who)}:\n{_indented(message.text)}")
             for call in message.calls if isinstance(message, AssistantMessage) else ():
-                print(f"  -> {describe_call(call.name, call.arguments, 160)}")
+                _show(f"  -> {describe_call(call.name, call.arguments, 160)}")
         case ToolCallResultEvent() as result:
             status = "" if result.status == "ok" else f" ({result.status})"
             lines = clean(bounded(result.content, RESULT_LIMIT)).splitlines()
-            print(f"  <- {one_line(result.name, 60)}{status}:" + (f" {lines[0]}" if len(lines) == 1 else ""))
+            _show(f"  <- {one_line(result.name, 60)}{status}:" + (f" {lines[0]}" if len(lines) == 1 else ""))
             for line in lines if len(lines) > 1 else ():
-                print(f"     | {line}")
+                _show(f"     | {line}")
         case RunFinishedEvent() as finished:
-            print(f"\n[{finished.status}{f': {one_line(finished.reason, 120)}' if finished.reason else ''}]")
+            _show(f"\n[{finished.status}{f': {one_line(finished.reason, 120)}' if finished.reason else ''}]")
         case _:
             pass
 

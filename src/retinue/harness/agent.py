@@ -33,6 +33,7 @@ from retinue.harness.checks import (
     check_context,
     check_input,
     check_kinds,
+    check_middleware,
     check_reason,
     ledger_files,
 )
@@ -141,6 +142,7 @@ class Agent:
                 "max_subagent_depth": max_subagent_depth,
             },
         )
+        check_middleware(name, middleware)
         if max_iters < 1:
             raise ConfigurationError("`max_iters` must be at least 1", remedy="leave it out for 50")
         if runtime is not None and (ledger != "memory" or limits is not None or models):

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, cast
 
+from retinue.agent.middleware import Middleware, misnamed_point
 from retinue.config import ChatClientConfig, Limits, PermissionRules, RuntimeContext
 from retinue.errors import ConfigurationError
 from retinue.harness.runtime import Runtime
@@ -12,7 +13,16 @@ from retinue.media import Media, composed
 from retinue.near import a_kind
 from retinue.subagents.declaration import SubAgent
 
-__all__ = ["check_agent_arguments", "check_answer", "check_context", "check_input", "check_kinds", "check_reason", "ledger_files"]
+__all__ = [
+    "check_agent_arguments",
+    "check_answer",
+    "check_context",
+    "check_input",
+    "check_kinds",
+    "check_middleware",
+    "check_reason",
+    "ledger_files",
+]
 
 
 def check_agent_arguments(name: str, *, model: Any, subagents: Any, permissions: Any) -> None:
@@ -56,6 +66,34 @@ def check_kinds(name: str, *, optional: Mapping[str, Any], required: Mapping[str
         fits, expected = _KINDS[parameter]
         if not fits(value):
             raise _wrong(name, parameter, _kind(value), expected)
+
+
+def check_middleware(name: str, middleware: Sequence[Any]) -> None:
+    """Refuse what would do nothing around a run, or fail in the middle of it.
+
+    Raises:
+        ConfigurationError: `invalid_argument`, one is no instance of a `Middleware`, or its `priority` no number;
+            `unknown_middleware_point`, a method's name is nearly that of a point.
+    """
+    for one in middleware:
+        kind = one if isinstance(one, type) else type(one)
+        if isinstance(one, type) and issubclass(one, Middleware):
+            raise _wrong(name, "middleware", f"a list with the class `{kind.__name__}`", f"an instance: `{kind.__name__}(…)`")
+        if not isinstance(one, Middleware):
+            given = f"the class `{kind.__name__}`" if isinstance(one, type) else _kind(one)
+            raise _wrong(
+                name, "middleware", f"a list with {given}", "instances of a class with the base: `class Trace(Middleware)`"
+            )
+        priority = cast("object", one.priority)
+        if isinstance(priority, bool) or not isinstance(priority, int | float):
+            raise _wrong(name, f"{kind.__name__}.priority", _kind(priority), "a number: lower is outer")
+        if (wrong := misnamed_point(kind)) is not None:
+            method, point = wrong
+            raise ConfigurationError(
+                f"agent `{name}`: middleware `{kind.__name__}` has `{method}`, which nothing calls; did you mean `{point}`?",
+                code="unknown_middleware_point",
+                remedy=f"name it `{point}`, or begin its name with `_` if it is a helper",
+            )
 
 
 def _is_list(value: Any) -> bool:
