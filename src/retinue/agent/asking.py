@@ -33,6 +33,7 @@ DRAFT_BYTES = 8 * 1024
 DRAFT_MS = 2_000
 MAX_ANSWER = 4_000_000
 """Characters of text, or of reasoning, in one answer."""
+TASKS_TOLD = 10
 WRAP_UP = (
     "This is the last turn: no more tools can be called. Write your final answer now from what you have, "
     "and say plainly what is missing."
@@ -100,9 +101,8 @@ class _Stream:
         now = run.journal.clock.now_ms()
         if not self._checked_at:
             self._checked_at = now
-        grown = self._size - self._checked_size >= max(
-            DRAFT_BYTES, self._size // 8
-        )  # of a long text, all drafts are some times it
+        # of a long text, all drafts together are some times it
+        grown = self._size - self._checked_size >= max(DRAFT_BYTES, self._size // 8)
         if (grown or now - self._checked_at >= DRAFT_MS) and not run.journal.busy:
             self._checked_size, self._checked_at = self._size, now
             run.journal.stage_op(PutDraft(run.journal.key, Draft(self.message_id, self.text, now)))
@@ -135,7 +135,7 @@ async def ask(run: "Run", step: AskModel) -> None:
         run_id=run.row.run_id,
         step=step.turn,
         depth=run.row.depth,
-        tail=WRAP_UP if step.wrap_up else "",
+        tail=_tail(run, step),
         tools_allowed=not (step.wrap_up or step.repair),
         output=projection.output,
         pause=hold.pause,
@@ -185,6 +185,16 @@ async def ask(run: "Run", step: AskModel) -> None:
     if stream.drafted:
         journal.stage_op(DropDraft(journal.key, stream.message_id))
     await run.stopping.absorb()
+
+
+def _tail(run: "Run", step: AskModel) -> str:
+    """What is told after the conversation, and never becomes part of it (M11): that this is the last turn, which tasks go on."""
+    parts = [WRAP_UP] if step.wrap_up else []
+    if tasks := list(run.projection.tasks.values()):
+        listed = ", ".join(f"{task_id} (`{name}`)" for task_id, name in tasks[-TASKS_TOLD:])
+        more = f", and {len(tasks) - TASKS_TOLD} more" if len(tasks) > TASKS_TOLD else ""
+        parts.append(f"Tasks in the background whose end you have not been told: {listed}{more}.")
+    return "\n\n".join(parts)
 
 
 async def _before_reasoning(run: "Run", step: AskModel, request: ModelRequest) -> ModelRequest:

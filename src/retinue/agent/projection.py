@@ -106,6 +106,7 @@ class Projection:
         "run_id",
         "size",
         "state",
+        "tasks",
         "tree_cost",
         "tree_usage",
         "turns",
@@ -116,6 +117,8 @@ class Projection:
         self.state: dict[str, Any] = {}
         self.call_ids: set[str] = set()
         self.open: OpenCalls | None = None
+        self.tasks: dict[str, tuple[str, str]] = {}
+        """Task id and name by invocation: what was given in this thread, and whose end it has not been told."""
         self.run_id = ""
         self.agent_id = ""
         self.attempt = 0
@@ -208,6 +211,9 @@ class Projection:
         if batch is None or event.call.message_id != batch.message.id:
             return
         batch.results[event.call.index] = event
+        if (task_id := event.metadata.get("taskId")) and event.call.index in batch.invocations:
+            started = batch.invocations[event.call.index]
+            self.tasks[started.invocation_id] = (str(task_id), started.name)
         if len(batch.results) == len(batch.message.calls):
             self.history.append(Entry(batch.message))
             for index in range(len(batch.message.calls)):  # in call order, whatever the order they ended in (M4)
@@ -257,6 +263,7 @@ class Projection:
     def _on_terminal(self, event: Terminal, _seq: int, _attempt: int) -> None:
         if self.open is not None and event.call.message_id == self.open.message.id:
             self.open.terminals[event.call.index] = event
+        self.tasks.pop(event.invocation_id, None)
         self.tree_usage = self.tree_usage + event.usage
         self._spend(event.cost, event.usage)
 
