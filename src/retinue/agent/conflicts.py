@@ -127,15 +127,16 @@ def _stands(key: ThreadKey, events: Sequence[Event], ops: Sequence[Op]) -> list[
     unmade = {op.row.metadata.get("parentToolCallId") for op in ops if isinstance(op, CreateThread) and op.row.parent == key}
     return [
         isinstance(event, _HAPPENED)
-        and not _of_tasks(event)
+        and not _by_mail(event)
         and not (isinstance(event, ToolCallResultEvent) and (event.call in void or event.call_id in unmade))
         for event in events
     ]
 
 
-def _of_tasks(event: Event) -> bool:
-    """Whether it is the notice of tasks: their mail still lies there, and is taken again."""
-    return isinstance(event, MessageEvent) and isinstance(event.message, UserMessage) and event.message.notice == TASK_NOTICE
+def _by_mail(event: Event) -> bool:
+    """Whether it came by mail, which still lies there and is taken again: a message, or the notice of tasks."""
+    message = event.message if isinstance(event, MessageEvent) else None
+    return isinstance(message, UserMessage) and message.notice in (None, TASK_NOTICE)
 
 
 def _forget_unmade(run: "Run", ops: Sequence[Op]) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from retinue.agent.messages_sent import MESSAGE_MAIL, read_message
 from retinue.agent.next_step import AnswerMail, asked_by, read_answer
 from retinue.errors import LedgerUnavailable
 from retinue.ledger.port import DAMAGED_MAIL
@@ -47,6 +48,8 @@ def _fault(letter: Mail) -> str:
     try:
         if letter.kind == "answer":
             read_answer(letter)
+        elif letter.kind == MESSAGE_MAIL:
+            read_message(letter)
     except LedgerUnavailable as error:
         return error.message
     return ""

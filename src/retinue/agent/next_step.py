@@ -27,6 +27,7 @@ __all__ = [
     "RunCalls",
     "Step",
     "TakeAnswer",
+    "TakeMessages",
     "TakeTasks",
     "WaitForAnswer",
     "asked_by",
@@ -107,6 +108,12 @@ class TakeAnswer(msgspec.Struct, frozen=True, gc=False):
     ref: CallRef | None
 
 
+class TakeMessages(msgspec.Struct, frozen=True, gc=False):
+    """Somebody has sent the run something while it worked: it is to have it before it goes on, or ends."""
+
+    mail_ids: tuple[str, ...]
+
+
 class TakeTasks(msgspec.Struct, frozen=True, gc=False):
     """Tasks in the background have ended, which lie in the mailbox: tell the run, before its model is asked again (D-20)."""
 
@@ -128,7 +135,7 @@ class Finish(msgspec.Struct, frozen=True, gc=False):
     remedy: str | None = None
 
 
-Step: TypeAlias = AskModel | CheckOutput | GiveBack | RunCalls | TakeAnswer | TakeTasks | WaitForAnswer | Finish
+Step: TypeAlias = AskModel | CheckOutput | GiveBack | RunCalls | TakeAnswer | TakeMessages | TakeTasks | WaitForAnswer | Finish
 
 
 class AnswerMail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
@@ -181,6 +188,8 @@ def next_step(projection: Projection, mail: Sequence[Mail], tools: Mapping[str, 
         return Finish("failed", error.error, error.message, error.remedy)
     if projection.turns_used > projection.max_iters:
         return _limit(projection)
+    if sent := tuple(letter.mail_id for letter in mail if letter.kind == "message"):
+        return TakeMessages(sent)
     if projection.answered is not None and projection.last is not None and not projection.last.calls:
         return _answer_step(projection, projection.answered.finish_reason)
     if ended := tuple(letter.mail_id for letter in mail if letter.kind == "task"):

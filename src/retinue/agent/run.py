@@ -19,6 +19,7 @@ from retinue.agent.conflicts import go_on_from_ledger
 from retinue.agent.definition import AgentDefinition, clean_envelope
 from retinue.agent.journal import Batch, RunJournal
 from retinue.agent.mailbox import letters
+from retinue.agent.messages_sent import take_messages
 from retinue.agent.middleware import Scope, StateHandle
 from retinue.agent.next_step import (
     AskModel,
@@ -27,6 +28,7 @@ from retinue.agent.next_step import (
     GiveBack,
     RunCalls,
     TakeAnswer,
+    TakeMessages,
     TakeTasks,
     WaitForAnswer,
     next_step,
@@ -260,6 +262,8 @@ class Run:
                 return await self._suspend()
         elif isinstance(step, TakeAnswer):
             self._take_answer(step)
+        elif isinstance(step, TakeMessages):
+            await take_messages(self, self._taking(step.mail_ids))
         elif isinstance(step, TakeTasks):
             await take_tasks(self, self._taking(step.mail_ids))
         elif isinstance(step, WaitForAnswer):

@@ -202,6 +202,12 @@ class Tree:
             run.mail_came()
         self.look_again(invocations)
 
+    def mail_for(self, key: ThreadKey) -> None:
+        """Something lies in a mailbox: tell the run that is driven on that thread."""
+        for run in self.runs.values():
+            if run.row.key == key:
+                run.mail_came()
+
     def look_again(self, invocations: Sequence[str]) -> None:
         """Something came for a run below these delegations: whoever waits for one of them goes on with it."""
         self.revisit.update(invocations)

@@ -43,7 +43,7 @@ from retinue.harness.requests import request_view
 from retinue.harness.results import RunResult
 from retinue.harness.running import Started, begin, checked, go_on
 from retinue.harness.runtime import Runtime
-from retinue.harness.steering import answer, cancel
+from retinue.harness.steering import answer, cancel, send
 from retinue.harness.stored import check_below, check_tools, started_with, stored_rules
 from retinue.harness.takeover import find_lead
 from retinue.harness.tasks import Task, deliver, end_tasks, resume_tasks
@@ -526,6 +526,18 @@ class Agent:
         check_answer(allow, remember, note, by)
         await self.build()
         return await answer(self, request, allow=allow, remember=remember, note=note, by=by, user_id=user_id)
+
+    async def send(self, run_id: str, text: str, *, by: str = "user", user_id: str | None = None) -> None:
+        """Tell a run something while it works: it has it at its next step, before its model is asked again. It is durable when
+        this returns. A run that ends before leaves it to the next one on its thread.
+
+        Raises:
+            UnknownId: this user has no such run; `run_ended`: it has ended.
+        """
+        if not text.strip():
+            raise ConfigurationError("`text` is blank", code="invalid_argument", remedy="say what the run is to be told")
+        await self.build()
+        await send(self, run_id, text, by=by, user_id=user_id)
 
     async def cancel(self, run_id: str | None = None, *, reason: str = "cancelled", user_id: str | None = None) -> None:
         """Stop a run and everything below it; without an id, every run of this agent that is being driven here.

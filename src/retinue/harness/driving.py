@@ -7,7 +7,7 @@ driver brings the run to its end without it. If the process goes away first, who
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextvars import copy_context
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -17,7 +17,7 @@ from retinue.errors import ThreadBusy
 from retinue.events import Event, RunFinishedEvent
 from retinue.harness.running import Started, go_on
 from retinue.harness.takeover import find_lead
-from retinue.ledger.port import Ledger
+from retinue.ledger.port import DAMAGED_MAIL, Ledger
 from retinue.rows import RunRow
 from retinue.states import RunState
 
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from retinue.harness.results import RunResult
 
 __all__ = ["Driver", "has_news"]
+
+ANSWERS: Final = ("answer", DAMAGED_MAIL)
+"""The mail that lets a run go on which waits for a person; other mail waits for its next step."""
 
 
 class Driver:
@@ -187,11 +190,9 @@ class Driver:
 async def has_news(ledger: Ledger, lead: RunRow) -> bool:
     """Whether a branch that waits can go on: an answer or a stop has come. (Ends of tasks wait for the next step.)"""
     for row in await ledger.tree(lead.root):
-        if (
-            row.lead == lead.run_id
-            and row.state is RunState.WAITING
-            and (await ledger.mail(row.key) or await ledger.cancel_intent(row.lineage))
-        ):
+        if row.lead != lead.run_id or row.state is not RunState.WAITING:
+            continue
+        if any(letter.kind in ANSWERS for letter in await ledger.mail(row.key)) or await ledger.cancel_intent(row.lineage):
             return True
     return False
 

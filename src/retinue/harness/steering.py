@@ -4,9 +4,10 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
+from retinue.agent.messages_sent import message_to
 from retinue.agent.nobody import nobody
 from retinue.agent.tree import Tree
-from retinue.errors import ThreadBusy
+from retinue.errors import ThreadBusy, UnknownId
 from retinue.events import PermissionRequest
 from retinue.harness.driving import Driver
 from retinue.harness.requests import answer_request, find_request
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from retinue.harness.agent import Agent
     from retinue.harness.results import RunResult
 
-__all__ = ["answer", "cancel"]
+__all__ = ["answer", "cancel", "send"]
 
 
 async def answer(
@@ -56,6 +57,30 @@ async def answer(
         return await agent.resume(root.run_id, check=False)
     except ThreadBusy:
         return None  # another answer, or another process, goes on with it
+
+
+async def send(agent: "Agent", run_id: str, text: str, *, by: str, user_id: str | None) -> None:
+    """See `Agent.send`."""
+    runtime = agent.runtime
+    live = next((tree.runs[run_id] for tree in runtime._trees.values() if run_id in tree.runs), None)
+    if live is not None and not live.journal.known:
+        live.journal.flush_soon()  # a letter needs a thread that the ledger knows
+        await live.journal.settle()
+    row = await runtime.ledger.run(run_id) if run_id.isascii() else None
+    if row is None or row.key.user != (user_id or ""):
+        raise UnknownId(f"there is no run `{run_id}` in this ledger", remedy="`retinue threads list` shows what there is")
+    if row.state.terminal:
+        raise UnknownId(
+            f"run `{run_id}` has ended ({row.state.value})",
+            code="run_ended",
+            remedy="run its thread with a new message instead",
+        )
+    redactor = runtime._redactor
+    op = message_to(row.key, redactor.text(text), by=redactor.text(by), at=runtime.clock.now_ms())
+    await runtime.ledger.commit([op])
+    run = runtime._driven_on(row.key)
+    if run is not None:
+        run.mail_came()
 
 
 async def cancel(agent: "Agent", run_id: str | None, *, reason: str, user_id: str | None) -> None:

@@ -114,6 +114,10 @@ class Task:
         """Stop it and everything below it. The intent is durable when this returns."""
         await self._agent.cancel(self._row.child_run, reason=reason, user_id=self._row.parent.user or None)
 
+    async def send(self, text: str, *, by: str = "user") -> None:
+        """Tell it something while it works. See `Agent.send`."""
+        await self._agent.send(self._row.child_run, text, by=by, user_id=self._row.parent.user or None)
+
     def __repr__(self) -> str:
         return f"Task({self.task_id!r}, {self.name!r})"
 

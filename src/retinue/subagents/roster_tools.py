@@ -6,6 +6,7 @@ from typing import Any, Final
 from retinue.agent.call_arguments import fault, read
 from retinue.agent.definition import AgentDefinition
 from retinue.agent.journal import Batch
+from retinue.agent.messages_sent import message_to
 from retinue.agent.ports import CallHandler, CallOutcome, Prepared
 from retinue.agent.run import Run
 from retinue.config import RuntimeContext, SubAgentContextPolicy, Verdict
@@ -52,6 +53,7 @@ _TIMEOUT: Final = {
     ),
 }
 _PROMOTED: Final = "It is not done yet and goes on in the background. Do not start it again: its result reaches you by itself."
+_QUEUED: Final = "It is at work, and has your message at its next step. Its reply comes as the result of what it is doing."
 _LATER: Final = (
     "It works in the background. Go on with something else, and do not ask for its result at once: that reaches you by itself."
 )
@@ -310,8 +312,15 @@ class SendTool(_RosterTool):
         arguments, row = checked
         last = await run.tree.services.ledger.last_run(row.key)
         if row.key in run.tree.busy or (last is not None and not last.state.terminal):
-            return error(f"`{row.agent_key}` is still at work on its last message", "wait for its reply first")
+            return self._queued(run, row, arguments.message.strip())
         return await self._go_on(run, ref, call, row, arguments)
+
+    def _queued(self, run: Run, row: ThreadRow, text: str) -> CallOutcome:
+        """Send it to a child that is at work: it has it at its next step, or with its next message."""
+        journal, tree = run.journal, run.tree
+        journal.stage_op(message_to(row.key, text, by=run.definition.agent_id, at=journal.clock.now_ms()))
+        journal.then(lambda: tree.mail_for(row.key))
+        return CallOutcome(content="\n".join([*self._head(row), "status: queued", _QUEUED]))
 
     async def _go_on(
         self, run: Run, ref: CallRef, call: ToolCall, row: ThreadRow, arguments: SendArguments
