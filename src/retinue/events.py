@@ -251,10 +251,14 @@ class StateSetEvent(Event, frozen=True, kw_only=True, omit_defaults=True, rename
 
 
 class CancelSeenEvent(Event, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """The run has seen that it is to stop; after this it asks no model and starts no tool (M8)."""
+    """The run has seen that it is to stop; after this it asks no model and starts no tool (M8).
+
+    With a `fault`, a code, it is stopped because of what its author's own code did, and ends as failed with that code.
+    """
 
     TYPE: ClassVar[str] = "CANCEL_SEEN"
     reason: str = ""
+    fault: str = ""
 
 
 class RunFinishedEvent(Event, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):

@@ -181,7 +181,7 @@ async def test_only_a_bool_answers_a_request(said: Any) -> None:
     await agent.close()
 
 
-async def test_an_on_request_that_exits_stops_the_run() -> None:
+async def test_an_on_request_that_exits_fails_the_run() -> None:
     async def use() -> str:
         """Use."""
         return "used"
@@ -192,6 +192,6 @@ async def test_an_on_request_that_exits_stops_the_run() -> None:
     model = RecordingModel([calls(("use", {})), "done"])
     agent = Agent("a", model=model, tools=[use], permissions=PermissionRules(ask=["*"]), on_request=on_request)
     result = await asyncio.wait_for(agent.run("x", check=False), 5)
-    assert result.status == "cancelled"
-    assert "SystemExit" in str(result.reason)
+    assert (result.status, result.reason) == ("failed", "on_request_raised")
+    assert "SystemExit" in result.message
     await agent.close()

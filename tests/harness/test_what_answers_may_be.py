@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from retinue import Agent, ConfigurationError, PermissionRules, RunCancelled, RuntimeContext, ScriptedModel, tool
+from retinue import Agent, ConfigurationError, PermissionRules, RunFailed, RuntimeContext, ScriptedModel, tool
 from retinue.states import RequestState
 
 pytestmark = pytest.mark.anyio
@@ -83,5 +83,5 @@ async def test_a_callback_that_is_cancelled_from_inside_hangs_nothing() -> None:
     agent = payer([])
     agent._on_request = on_request
     async with agent:
-        with pytest.raises(RunCancelled, match="on_request raised CancelledError"):
+        with pytest.raises(RunFailed, match="`on_request` raised CancelledError"):
             await asyncio.wait_for(agent.run("go"), 10)

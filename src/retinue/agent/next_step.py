@@ -16,6 +16,8 @@ from retinue.messages import CallRef, OutputSpec, ToolCall
 from retinue.rows import Mail
 
 __all__ = [
+    "AUTHOR_FAULTS",
+    "ON_REQUEST_RAISED",
     "AnswerMail",
     "AskModel",
     "CallAction",
@@ -155,6 +157,16 @@ _LIMIT_REASONS: Final[Mapping[str, tuple[str, str, str]]] = {
     "content_filter": ("content_filter", "the provider withheld the answer", "rephrase the task"),
 }
 
+ON_REQUEST_RAISED: Final = "on_request_raised"
+AUTHOR_FAULTS: Final[Mapping[str, tuple[str, str, str]]] = {
+    ON_REQUEST_RAISED: (
+        "on_request_raised",
+        "`on_request` raised an error, so that a request has no answer",
+        "mend `on_request`: it is called with one request, and returns True or False; then run again in the same session",
+    ),
+}
+"""Faults in code of a run's author that nothing waits for. The run is stopped as by a cancel, and ends as failed."""
+
 
 def read_answer(mail: Mail) -> AnswerMail:
     """The answer in a mail of kind `answer`.
@@ -182,7 +194,7 @@ def next_step(projection: Projection, mail: Sequence[Mail], tools: Mapping[str, 
     if batch is not None:
         return _calls_step(projection, batch, tools)
     if projection.cancel is not None:
-        return Finish("cancelled", projection.cancel)
+        return _stopped(projection.cancel, projection.fault)
     if projection.error is not None:
         error = projection.error
         return Finish("failed", error.error, error.message, error.remedy)
@@ -196,6 +208,13 @@ def next_step(projection: Projection, mail: Sequence[Mail], tools: Mapping[str, 
         return TakeTasks(ended)
     wrap_up = projection.turns_used >= projection.max_iters
     return AskModel(projection.turns + 1, wrap_up=wrap_up, repair=projection.repairing)
+
+
+def _stopped(reason: str, fault: str) -> Finish:
+    if not fault:
+        return Finish("cancelled", reason)
+    known = AUTHOR_FAULTS.get(fault)  # a later version may know others
+    return Finish("failed", fault, reason, None if known is None else known[2])
 
 
 def _limit(projection: Projection) -> Finish:

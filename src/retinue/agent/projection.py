@@ -91,6 +91,7 @@ class Projection:
         "depth",
         "envelope_hash",
         "error",
+        "fault",
         "finished",
         "history",
         "last",
@@ -145,6 +146,8 @@ class Projection:
         self.answered: ModelCalledEvent | None = None
         self.error: ModelCalledEvent | None = None
         self.cancel: str | None = None
+        self.fault = ""
+        """The code of its author's fault that the run was stopped for, if it was."""
         self.finished: RunFinishedEvent | None = None
         self.own_usage: Usage = ZERO_USAGE
         self.tree_usage: Usage = ZERO_USAGE
@@ -295,7 +298,7 @@ class Projection:
         self.state = {**self.state, event.name: event.value}  # a new one: forks keep what they began with
 
     def _on_cancel(self, event: CancelSeenEvent, _seq: int, _attempt: int) -> None:
-        self.cancel = event.reason or "cancelled"
+        self.cancel, self.fault = event.reason or "cancelled", event.fault
 
     def _on_finished(self, event: RunFinishedEvent, _seq: int, _attempt: int) -> None:
         self.finished = event

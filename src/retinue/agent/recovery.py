@@ -31,3 +31,5 @@ async def recover(run: "Run") -> None:
         run.journal.stage_op(DropDraft(run.row.key, draft.message_id))
     if intent is not None:
         run.stopping.ask(intent)
+    elif run.projection.fault and run.projection.cancel is not None:  # it was being stopped for that
+        run.stopping.ask(run.projection.cancel, fault=run.projection.fault)

@@ -159,7 +159,7 @@ class Run:
             self.stopping.task = asyncio.current_task()
         self.tree.runs[self.row.run_id] = self
         asked = self.tree.stop_of(self.row.lineage)
-        if asked is not None:
+        if asked is not None and self.stopping.reason is None:
             self.stopping.ask(asked)
         try:
             return await (self._around() if self.definition.middleware else self._loop())
@@ -247,8 +247,10 @@ class Run:
         if self._mail_waits:
             self._mail_waits = False
             self._mail = await letters(self, self._taken)
-        if self.stopping.reason is not None and projection.cancel is None and projection.finished is None:
-            self.journal.stage(CancelSeenEvent(reason=self.stopping.reason))
+        stop, fault = self.stopping.reason, self.stopping.fault
+        unseen = projection.cancel is None or (projection.fault and not fault)
+        if stop is not None and unseen and projection.finished is None:
+            self.journal.stage(CancelSeenEvent(reason=stop, fault=fault))
         step = next_step(projection, self._mail, self.definition.tools)
         if self._unasked and not isinstance(step, TakeAnswer):
             self._unasked = False
@@ -321,7 +323,7 @@ class Run:
                 self.tree.asked(placed)
 
     async def _finish(self, step: Finish) -> RunEnd:
-        if step.status == "cancelled" and self.is_lead:
+        if self.projection.cancel is not None and self.is_lead:
             await self._tasks_ended()
         if self.projection.finished is None:
             self._stage_end(step)

@@ -1,6 +1,9 @@
 """How one run stops (M8): why and since when, the interruption of its driver's task, and what did not stop within the grace.
 
-A stop is an intent in the ledger first. What is here only makes the driver look at it soon.
+A stop is an intent in the ledger first. What is here only makes the driver look at it soon. A run is also stopped for a fault
+of its author's own code beside it. That is no intent: the run ends as failed, what is below it as cancelled, and a stop that is
+asked for meanwhile overrules it. If the process dies before it is in the journal, whoever goes on with the run meets the fault
+again.
 """
 
 import asyncio
@@ -13,6 +16,7 @@ import msgspec
 from retinue.agent.begun import until_done
 from retinue.clock import Clock
 from retinue.errors import LedgerConflict, LedgerError
+from retinue.events import CancelSeenEvent
 from retinue.ledger.port import Ledger
 from retinue.ops import PutInvocation, RequestCancel
 from retinue.rows import InvocationRow
@@ -37,11 +41,13 @@ class Stuck(NamedTuple):
 class Stopping:
     """The stop of one run, asked for or not."""
 
-    __slots__ = ("_at", "_interrupting", "_run", "interruptible", "reason", "stuck", "task")
+    __slots__ = ("_at", "_interrupting", "_run", "fault", "interruptible", "reason", "stuck", "task")
 
     def __init__(self, run: "Run") -> None:
         self._run = run
         self.reason: str | None = None
+        self.fault = ""
+        """The code of the fault (`AUTHOR_FAULTS` of `next_step`) that the run is stopped for, if it is."""
         self.task: asyncio.Task[Any] | None = None
         """The task that drives the run."""
         self.interruptible = False
@@ -50,15 +56,20 @@ class Stopping:
         self._at = 0.0
         self.stuck: list[Stuck] = []
 
-    def ask(self, reason: str, *, below: str | None = None) -> None:
+    def ask(self, reason: str, *, below: str | None = None, fault: str = "") -> None:
         """Stop this run and everything below it, which is told `below` if that is another reason.
 
-        The intent must be durable before (M8), or travel with the next commit.
+        The intent must be durable before (M8), or travel with the next commit; a `fault`, a code, has none.
         """
         if self.reason is not None:
+            if not fault and self.fault:
+                self.reason, self.fault = reason, ""  # after an intent the run may only end as cancelled
             return
         run = self._run
-        self.reason = reason
+        self.reason, self.fault = reason, fault
+        if fault and run.projection.open is not None and run.projection.cancel is None:
+            run.journal.stage(CancelSeenEvent(reason=reason, fault=fault))  # before anything below says that it was stopped
+            run.journal.flush_soon()
         run.tree.stops.setdefault(run.row.run_id, below or reason)
         self._at = run.journal.clock.monotonic()
         run.calls.stop(below or reason)

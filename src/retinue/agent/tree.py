@@ -11,6 +11,7 @@ import msgspec
 
 from retinue.agent.branch import Branch
 from retinue.agent.kept import KeptProjections
+from retinue.agent.next_step import ON_REQUEST_RAISED
 from retinue.agent.slots import Slots
 from retinue.agent.viewer import Viewer
 from retinue.clock import Clock
@@ -241,7 +242,8 @@ class Tree:
             run = self.runs.get(request.run_id)
             lead = None if run is None else run.branch.lead_run
             if lead is not None:
-                lead.stopping.ask_with_intent(f"on_request raised {type(error).__name__}: {error}", by="on_request")
+                said = f"`on_request` raised {type(error).__name__}: {error}"
+                lead.stopping.ask(said, fault=ON_REQUEST_RAISED)
 
     def _fail(self, request: PermissionRequest, error: LedgerError) -> None:
         run = self.runs.get(request.run_id)

@@ -80,6 +80,7 @@ FAILURES: Final[Mapping[str, tuple[str, str]]] = {
     "bad_response": ("the provider gave no usable answer", "check that its address is that of an OpenAI-compatible server"),
     "model_raised": ("the model's or a middleware's own code raised an error", "mend the code that raised it"),
     "middleware_raised": ("a middleware raised an error", "mend the middleware"),
+    "on_request_raised": ("`on_request` raised an error, so that a request had no answer", "mend `on_request`, then run again"),
 }
 """What a reason of a failed run means, and what to do."""
 
