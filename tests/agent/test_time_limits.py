@@ -222,7 +222,8 @@ async def test_the_limit_holds_whatever_the_child_is_doing(state: str) -> None:
 @pytest.mark.parametrize("seconds", [0, -1, -0.5])
 async def test_no_limit_of_zero_or_less(seconds: float) -> None:
     model = spawning(timeout_seconds=seconds)
-    agent = Agent("root", model=model, subagents=[helper()])
+    only = helper(invocation_mode_policy="synchronous_only")
+    agent = Agent("root", model=model, subagents=[only])
     result = await agent.run("go")
     assert f"`timeout_seconds` was {seconds:g}" in result.text
     assert "1 to 600" in result.text

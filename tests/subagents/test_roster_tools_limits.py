@@ -116,7 +116,7 @@ async def test_a_roster_child_that_needs_a_permission_is_asked_for_and_others_ar
 
 @pytest.mark.contract("D-28", "A-26")
 async def test_nobody_is_asked_for_a_spawn_that_cannot_be() -> None:
-    model = RecordingModel({"parent": [calls(spawn("nobody", task="x"), spawn(task="x", timeout_seconds=0)), "ok"]})
+    model = RecordingModel({"parent": [calls(spawn("nobody", task="x"), spawn(task="x", timeout_seconds="soon")), "ok"]})
     result = await parent(model, permissions=PermissionRules(ask=["agent_spawn"])).run("Go.")
     assert result.status == "completed"
     assert "no subagent `nobody`" in results_of(model.asked("parent")[1])[0]

@@ -397,7 +397,6 @@ async def test_a_childs_failure_is_an_error_for_its_parent_which_goes_on_and_its
         (lambda: Agent("a", subagents=[child(), child()]), ["`a`", "`helper`", "Rename"]),
         (lambda: Agent("a", subagents=[SubAgent("r", "d", url="http://127.0.0.1:1")]), ["`r`", "`url`", "not in this version"]),
         (lambda: Agent("a", subagents=[SubAgent.from_agent_id("t/x", "x", "d", surface="tool")]), ["`x`", "from_agent_id"]),
-        (lambda: Agent("a", subagents=[child(invocation_mode_policy="background_only")]), ["`helper`", "background_only"]),
     ],
 )
 def test_what_cannot_work_is_said_where_it_is_declared(build: Callable[[], Any], told: list[str]) -> None:
@@ -413,7 +412,9 @@ def test_what_cannot_work_is_said_where_it_is_declared(build: Callable[[], Any],
 async def test_a_model_choice_of_mode_offers_the_argument_only_where_it_can_be_met() -> None:
     model = answers(parent=["ok"])
     await parent(model, child(invocation_mode_policy="model_choice")).run("Go.")
-    assert list(model.requests[0].envelope.tools[0].parameters["properties"]) == ["input"]  # no background in this version
+    assert list(model.requests[0].envelope.tools[0].parameters["properties"]) == ["input", "invocationMode"]
+    await parent(model, child()).run("Go.")
+    assert list(model.requests[1].envelope.tools[0].parameters["properties"]) == ["input"]
 
 
 @pytest.mark.contract("H-20")

@@ -130,6 +130,8 @@ async def _make_child(
     branch = Branch(run.tree, child_run) if wanted.background else run.branch
     child = Run(branch, definition, row, projection, generation=generation, head=head, stored=False, output=output)
     stage_run(child, wanted.text, created=created, copied=copied)
+    if created is None:
+        child.mail_came()  # it may lie there for long
     invocation = InvocationRow(
         invocation_id=invocation_id,
         parent=parent.key,
