@@ -52,6 +52,8 @@ NAMES: Final = frozenset(
         "ModelCalledEvent",
         "ModelError",
         "ModelRequest",
+        "NotifyNever",
+        "NotifyOnFinalState",
         "OpenAIChatModel",
         "PermissionRequest",
         "PermissionRules",
@@ -81,6 +83,8 @@ NAMES: Final = frozenset(
         "SubAgentInvocationStartedEvent",
         "SubAgentRunConfig",
         "SubAgentRunConfigFields",
+        "Task",
+        "TaskResult",
         "TextDelta",
         "TextDeltaEvent",
         "Thread",
@@ -120,12 +124,8 @@ LATER_NAMES: Final = {
     "CompactionSpecification": "compaction",
     "DisableThreadForkCompaction": "compaction",
     "InheritThreadForkCompaction": "compaction",
-    "NotifyNever": "background work",
-    "NotifyOnFinalState": "background work",
     "PreservePreviousTurns": "compaction",
     "SummarizingCompaction": "compaction",
-    "Task": "background work",
-    "TaskResult": "background work",
 }
 """Names of the sketch that come with a later step, and what they belong to."""
 
@@ -165,9 +165,9 @@ def test_the_package_can_be_looked_at() -> None:
 
 MEMBERS: Final = {
     "Agent": "answer build cancel close close_sync diagnostics name permissions requests resume resume_stream run run_sync"
-    " runtime stream threads",
+    " runtime send stream task tasks threads",
     "HarnessAgent": "answer build cancel close close_sync diagnostics name permissions requests resume resume_stream run run_sync"
-    " runtime stream threads workspace",
+    " runtime send stream task tasks threads workspace",
     "Runtime": "clock close close_sync ledger limits open",
 }
 """What the objects that run agents show. The rest is for the harness itself, and may change."""

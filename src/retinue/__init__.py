@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     )
     from retinue.harness import Agent, HarnessAgent, Runtime, Thread, ThreadGraph, Threads
     from retinue.harness.results import RunCancelled, RunFailed, RunResult
+    from retinue.harness.tasks import Task, TaskResult
     from retinue.ledger.open import open_ledger
     from retinue.ledger.port import Ledger
     from retinue.media import File, Image
@@ -99,6 +100,7 @@ if TYPE_CHECKING:
     from retinue.subagents.declaration import SubAgent
     from retinue.subagents.decorator import subagent
     from retinue.subagents.loading import load_subagents
+    from retinue.subagents.notifications import NotifyNever, NotifyOnFinalState
     from retinue.subagents.registry import merge_subagents
     from retinue.subagents.run_config import ClientInheritance, SubAgentRunConfig, SubAgentRunConfigFields
     from retinue.tools.decorator import tool
@@ -168,6 +170,7 @@ _HOMES = {
     "harness.agent": ("Agent",),
     "harness.harness_agent": ("HarnessAgent",),
     "harness.results": ("RunCancelled", "RunFailed", "RunResult"),
+    "harness.tasks": ("Task", "TaskResult"),
     "harness.runtime": ("Runtime",),
     "harness.threads": ("Thread", "ThreadGraph", "Threads"),
     "ledger.open": ("open_ledger",),
@@ -199,6 +202,7 @@ _HOMES = {
     "subagents.decorator": ("subagent",),
     "subagents.loading": ("load_subagents",),
     "subagents.registry": ("merge_subagents",),
+    "subagents.notifications": ("NotifyNever", "NotifyOnFinalState"),
     "subagents.run_config": ("ClientInheritance", "SubAgentRunConfig", "SubAgentRunConfigFields"),
     "tools.decorator": ("tool",),
     "tools.errors": ("ToolError",),
@@ -242,6 +246,8 @@ __all__ = [  # noqa: RUF022  # in the order of the table above
     "ModelCalledEvent",
     "ModelError",
     "ModelRequest",
+    "NotifyNever",
+    "NotifyOnFinalState",
     "OpenAIChatModel",
     "PermissionRequest",
     "PermissionRules",
@@ -271,6 +277,8 @@ __all__ = [  # noqa: RUF022  # in the order of the table above
     "SubAgentInvocationStartedEvent",
     "SubAgentRunConfig",
     "SubAgentRunConfigFields",
+    "Task",
+    "TaskResult",
     "TextDelta",
     "TextDeltaEvent",
     "Thread",

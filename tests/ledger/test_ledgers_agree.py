@@ -54,9 +54,9 @@ def make_run(
     return PutRun(run_row(run, key, lineage=lineage, state=state, attempt=attempt), expect)
 
 
-def make_invocation(
-    name: str, parent: ThreadKey, child: ThreadKey, state: InvocationState, expect: tuple[InvocationState, int] | None
-) -> Op:
+def make_invocation(name: str, state: InvocationState, expect: tuple[InvocationState, int] | None) -> Op:
+    place = NAMES.index(name)  # who delegated what to whom never changes
+    parent, child = THREADS[place % len(THREADS)], THREADS[(place + 1) % len(THREADS)]
     return PutInvocation(invocation_row(name, parent, child, state=state), expect)
 
 
@@ -99,7 +99,7 @@ ops: st.SearchStrategy[Op] = st.one_of(
     st.builds(OpenGeneration, keys, places, small, points),
     st.builds(HideThread, keys),
     st.builds(make_run, names, keys, lineages, runs, attempts, st.none() | st.tuples(runs, attempts)),
-    st.builds(make_invocation, names, keys, keys, invocations, st.none() | st.tuples(invocations, st.just(1))),
+    st.builds(make_invocation, names, invocations, st.none() | st.tuples(invocations, st.just(1))),
     st.builds(make_request, names, keys, requests, st.none() | requests),
     st.builds(make_mail, keys, names),
     st.builds(TakeMail, keys, names),

@@ -63,11 +63,15 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=T
 class Task:
     """A delegation that goes on in the background (H-12). What it says is read from the ledger, whoever drives it."""
 
+    task_id: str
+    name: str
+    agent_id: str
+
     def __init__(self, agent: "Agent", row: InvocationRow) -> None:
         assert row.task_id is not None
         self._agent = agent
         self._row = row
-        self.task_id: str = row.task_id
+        self.task_id = row.task_id
         self.name = row.name
         self.agent_id = row.child_agent_id
 

@@ -31,6 +31,7 @@ from retinue.messages import AssistantMessage, CallRef, Usage, UserMessage
 from retinue.ops import Record
 from retinue.rows import InvocationRow, RunRow
 from retinue.states import InvocationState, RequestState
+from retinue.testing.audit_tasks import audit_tasks
 
 __all__ = ["Told", "audit", "spent", "told", "transcript"]
 
@@ -40,6 +41,7 @@ _ENDED: Final = {
     "failed": SubAgentInvocationFailedEvent.TYPE,
     "cancelled": SubAgentInvocationCancelledEvent.TYPE,
 }
+_ENDS: Final = (SubAgentInvocationCompletedEvent, SubAgentInvocationFailedEvent, SubAgentInvocationCancelledEvent)
 
 
 class Told(msgspec.Struct):
@@ -111,11 +113,16 @@ async def audit(ledger: Ledger, root_run: str) -> list[str]:
     faults += await _left_behind(ledger, root_run, runs)
     for one in runs:
         where = f"run of `{one.row.agent_id}`"
-        found = [*_order(one), *_run(one), *_calls(one), *_requests(one)]
+        found = [*_order(one), *_run(one), *_calls(one), *_requests(one), *_usage(one)]
         rows = await ledger.invocations(parent_run=one.row.run_id)
-        found += _invocations(one, rows, {run.row.run_id: run.row for run in runs})
-        faults += [f"{where}: {fault}" for fault in found]
         journal = await ledger.journal(one.row.key)
+        waited, tasks = [row for row in rows if row.task_id is None], [row for row in rows if row.task_id is not None]
+        known = {run.row.run_id: run.row for run in runs}
+        found += _started(one, rows)
+        found += _invocations(one, waited, known)
+        if tasks and journal is not None:
+            found += audit_tasks(tasks, journal.own, await ledger.mail(one.row.key), known)
+        faults += [f"{where}: {fault}" for fault in found]
         places = [] if journal is None else [record.seq for record in journal.own]
         if journal is None or places != list(range(1, journal.row.head + 1)):
             faults.append(f"{where}: its journal has gaps: {places}")
@@ -123,20 +130,20 @@ async def audit(ledger: Ledger, root_run: str) -> list[str]:
 
 
 async def _left_behind(ledger: Ledger, root_run: str, runs: Sequence[Told]) -> list[str]:
-    """Under a root that has ended nothing goes on: no run, no open question, no delegation but one that cannot be stopped."""
-    root = next((one.row for one in runs if one.row.run_id == root_run), None)
-    if root is None or not root.state.terminal:
-        return []
+    """Under the lead of a branch that has ended nothing of that branch goes on: no run, no open question, no delegation but one
+    that cannot be stopped. A root's tasks are branches of their own."""
+    over = {one.row.run_id for one in runs if one.row.state.terminal and one.row.lead == one.row.run_id}
+    below = {one.row.run_id: one.row for one in runs if one.row.lead in over}
     faults = [
-        f"run of `{one.row.agent_id}` is {one.row.state} under a root that has ended"
-        for one in runs
-        if not one.row.state.terminal
+        f"run of `{row.agent_id}` is {row.state} under a lead that has ended" for row in below.values() if not row.state.terminal
     ]
     for row in await ledger.invocations(root_run=root_run):
-        if not row.state.terminal and row.state is not InvocationState.STOPPING:
-            faults.append(f"delegation to `{row.child_agent_id}` is {row.state} under a root that has ended")
+        stays = row.task_id is not None or row.state.terminal or row.state is InvocationState.STOPPING
+        if row.parent_run in below and not stays:
+            faults.append(f"delegation to `{row.child_agent_id}` is {row.state} under a lead that has ended")
     for request in await ledger.requests(root_run=root_run, state=RequestState.OPEN):
-        faults.append(f"a request of `{request.agent_id}` is open under a root that has ended")
+        if request.run_id in below:
+            faults.append(f"a request of `{request.agent_id}` is open under a lead that has ended")
     return faults
 
 
@@ -195,15 +202,34 @@ def _requests(one: Told) -> list[str]:
     return faults
 
 
-def _invocations(one: Told, rows: Sequence[InvocationRow], runs: dict[str, RunRow]) -> list[str]:
-    """One row, one start, and one terminal that agrees with the row and with the child's own end."""
-    faults: list[str] = []
+def _started(one: Told, rows: Sequence[InvocationRow]) -> list[str]:
+    """One row and one start for each delegation."""
     started = [event.invocation_id for event in one.of(SubAgentInvocationStartedEvent)]
     if sorted(started) != sorted(row.invocation_id for row in rows):
-        faults.append(f"delegations in its journal: {started}, rows: {[row.invocation_id for row in rows]}")
+        return [f"delegations in its journal: {started}, rows: {[row.invocation_id for row in rows]}"]
+    return []
+
+
+def _usage(one: Told) -> list[str]:
+    """An end says the sum of what it and everything told to it used, each counted once."""
+    faults: list[str] = []
+    used, seen = Usage(), set[str]()
+    for _, event in one.events:
+        if isinstance(event, ModelCalledEvent):
+            used = used + event.usage
+        elif isinstance(event, _ENDS) and event.invocation_id not in seen:
+            seen.add(event.invocation_id)
+            used = used + event.usage
+        elif isinstance(event, RunFinishedEvent) and event.usage != used:
+            faults.append(f"its end says {event.usage}, its journal {used}")
+    return faults
+
+
+def _invocations(one: Told, rows: Sequence[InvocationRow], runs: dict[str, RunRow]) -> list[str]:
+    """One terminal that agrees with the row and with the child's own end."""
+    faults: list[str] = []
     for row in rows:
-        kinds = (SubAgentInvocationCompletedEvent, SubAgentInvocationFailedEvent, SubAgentInvocationCancelledEvent)
-        ends: list[str] = [event.TYPE for event in one.of(kinds) if event.invocation_id == row.invocation_id]
+        ends: list[str] = [event.TYPE for event in one.of(_ENDS) if event.invocation_id == row.invocation_id]
         if row.state is InvocationState.STOPPING:  # the parent is told; what does not stop can write nothing
             ended, expected = True, [end for end in ends[:1] if end != _ENDED["completed"]] or ["an end"]
         else:
