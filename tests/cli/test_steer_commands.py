@@ -1,13 +1,13 @@
 """`retinue answer` and `retinue cancel`: without a terminal, from another process, and for runs of code that is not here."""
 
 import asyncio
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from retinue import Agent, PermissionRules, Runtime, RuntimeContext, ScriptedModel, tool
-from retinue.ledger.open import open_ledger
 from retinue.models.script import parse_script
 from retinue.states import RequestState, RunState
 from retinue.testing import StrictProvider
@@ -110,27 +110,49 @@ async def test_a_run_of_code_is_stopped_without_the_code(command_line: Any) -> N
     assert f'"runId": "{run}", "session": "code", "state": "cancelled"' in ended.out
 
 
+OTHER_PROCESS = """
+import asyncio, sys
+from retinue import Agent, RuntimeContext, ScriptedModel
+
+async def never(_request):
+    print("asked", flush=True)
+    await asyncio.Event().wait()
+
+async def main():
+    async with Agent("payer", model=ScriptedModel(never), ledger=sys.argv[1]) as agent:
+        events = [event async for event in agent.stream("pay", context=RuntimeContext(session_id="code"))]  # stored at once
+        result = events[-1].result
+        print(result.status, result.reason, flush=True)
+        await asyncio.to_thread(sys.stdin.read)  # it lives on: that the run has ended is not told by its death
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.contract("D-07")
 async def test_a_run_that_another_process_drives_is_told_to_stop(command_line: Any) -> None:
-    asked, leave = asyncio.Event(), asyncio.Event()
-
-    async def answer(_request: Any) -> Any:
-        asked.set()
-        await leave.wait()
-        return PAY[0]
-
+    """`retinue cancel` returns when that process has ended the run, and says so."""
     ledger = ledger_of(command_line)
     ledger.parent.mkdir(exist_ok=True)
-    rules = PermissionRules(allow=["pay"])
-    async with Agent("payer", model=ScriptedModel(answer), tools=[pay], permissions=rules, ledger=open_ledger(ledger)) as agent:
-        running = asyncio.create_task(_followed(agent))
-        await asked.wait()
-        ended = await command_line("cancel", "code")
-        assert (ended.code, "stop that process to end it now" in ended.out) == (0, True)
-        leave.set()
-        assert await running == "cancelled"
-
-
-async def _followed(agent: Agent) -> str:
-    """A run whose input is acknowledged at once, to its end."""
-    events = [event async for event in agent.stream("pay", context=RuntimeContext(session_id="code"))]
-    return events[-1].result.status  # type: ignore[attr-defined]
+    pipe = asyncio.subprocess.PIPE
+    other = await asyncio.create_subprocess_exec(sys.executable, "-c", OTHER_PROCESS, str(ledger), stdin=pipe, stdout=pipe)
+    try:
+        assert other.stdout is not None
+        assert await other.stdout.readline() == b"asked\n"
+        async with Runtime(ledger=ledger) as runtime:
+            (before,) = await runtime.ledger.runs()
+        assert before.state is RunState.RUNNING
+        ended = await command_line("cancel", "code", "--reason", "enough")
+        assert (ended.code, ended.err) == (0, "")
+        assert f"run {before.run_id} is cancelled; what was done is kept in session code" in ended.out
+        assert other.returncode is None
+        async with Runtime(ledger=ledger) as runtime:
+            (after,) = await runtime.ledger.runs()
+        assert (after.state, after.reason, after.attempt) == (RunState.CANCELLED, "enough", before.attempt)
+        assert await other.stdout.readline() == b"cancelled enough\n"
+        out, _ = await other.communicate(b"")
+        assert (out, other.returncode) == (b"", 0)
+    finally:
+        if other.returncode is None:
+            other.kill()
+            await other.wait()
