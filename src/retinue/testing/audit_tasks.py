@@ -55,7 +55,7 @@ def _end(row: InvocationRow, events: Sequence[Any], lying: int) -> list[str]:
     ends = [event for event in events if isinstance(event, _ENDS) and event.invocation_id == row.invocation_id]
     if len(ends) + lying != int(row.state.terminal):
         return [f"told {len(ends)} times, and {lying} times in the mailbox"]
-    wrong = [event for event in ends if not isinstance(event, _ENDED[row.state.value]) or event.mode != "background"]
+    wrong = [event for event in ends if (event.TYPE, event.mode) != (_ENDED[row.state.value].TYPE, "background")]
     return [f"its end is told as {event.TYPE}, {event.mode}" for event in wrong]
 
 
