@@ -155,3 +155,20 @@ async def test_the_drafts_of_a_long_answer_are_some_times_its_length() -> None:
         agent = Agent("root", model=ScriptedModel([{"text": text, "chunk": 1_000}]), runtime=runtime)
         assert (await agent.run("go")).text == text
         assert 0 < ledger.drafted < 12 * len(text)
+
+
+@pytest.mark.contract("D-28", "D-07")
+async def test_no_answer_stands_before_what_it_answers_to() -> None:
+    """A denial and the model's last word are refused together, because a cancel came first: the word is not kept without it."""
+    script = [calls(("wipe", {})), "the last word"]
+    async with Runtime(ledger=Hurried("root")) as runtime:
+        rules = PermissionRules(ask=["wipe"])
+        agent = Agent("root", model=ScriptedModel(script), tools=[wipe], runtime=runtime, permissions=rules)
+        waiting = await agent.run("go", context=HERE)
+        result = await agent.answer(waiting.requests[0], allow=False)
+        assert result is not None
+        assert (result.status, result.usage.calls) == ("cancelled", 2)
+        kept = [type(message).__name__ for message in await agent.threads.get("s", "main").messages()]
+        assert kept == ["UserMessage", "AssistantMessage", "ToolResult"]
+        assert "Not allowed" in (await results(runtime))[0]
+        assert await audit(runtime.ledger, result.run_id) == []

@@ -125,12 +125,15 @@ def _stands(key: ThreadKey, events: Sequence[Event], ops: Sequence[Op]) -> list[
     made twice."""
     void = {event.call for event in events if isinstance(event, _VOIDED)}
     unmade = {op.row.metadata.get("parentToolCallId") for op in ops if isinstance(op, CreateThread) and op.row.parent == key}
-    return [
-        isinstance(event, _HAPPENED)
-        and not _by_mail(event)
-        and not (isinstance(event, ToolCallResultEvent) and (event.call in void or event.call_id in unmade))
-        for event in events
-    ]
+    stands: list[bool] = []
+    follows = False
+    for event in events:
+        gone = isinstance(event, ToolCallResultEvent) and (event.call in void or event.call_id in unmade)
+        follows = follows or gone or _by_mail(event)
+        # what a model answered to what is void would stand before what it answers to; that it was asked, and paid, is true
+        answers = follows and isinstance(event, MessageEvent)
+        stands.append(isinstance(event, _HAPPENED) and not gone and not answers)
+    return stands
 
 
 def _by_mail(event: Event) -> bool:

@@ -175,6 +175,9 @@ class Agent:
         self._own_trees: WeakSet[Tree] = WeakSet()
         """The trees of this agent's runs: a runtime may have those of others as well."""
         self._has_tasks = False
+        self._wakes_at_all = True
+        self._woken_for: dict[ThreadKey, frozenset[str]] = {}
+        """The letters for which a thread was woken last: it is not woken for them again."""
         self._sync = self.runtime._loop_thread
         self._limits = replace(self.runtime.limits, max_depth=min(self.runtime.limits.max_depth, max_subagent_depth))
         self.threads = Threads(self)
@@ -569,7 +572,7 @@ class Agent:
 
     @property
     def _wakes(self) -> bool:
-        return self._wake and self._entered
+        return self._wake and self._entered and self._wakes_at_all
 
     def _run_over(self, key: ThreadKey) -> None:
         """A run on this thread has ended. Of a task that ended while it did, nobody has told it."""
@@ -589,7 +592,7 @@ class Agent:
             self.runtime.close_sync()
 
     async def __aenter__(self) -> Self:
-        self._entered = True
+        self._entered = self._wakes_at_all = True
         await self.build()
         await resume_tasks(self)
         return self

@@ -200,8 +200,10 @@ async def _woken(agent: "Agent", key: ThreadKey) -> Started:
     row = await ledger.thread(key)
     if row is None or row.depth or row.default_agent_id != agent.name:
         raise _Asleep
-    if not any(letter.kind == TASK_MAIL for letter in await ledger.mail(key)):
-        raise _Asleep
+    letters = frozenset(letter.mail_id for letter in await ledger.mail(key) if letter.kind == TASK_MAIL)
+    if letters <= agent._woken_for.get(key, frozenset()):
+        raise _Asleep  # there are none, or it was woken for them and did not get to take them
+    agent._woken_for[key] = letters
     context = RuntimeContext(user_id=key.user or None, session_id=key.session, thread_id=key.thread)
     return await begin(agent, None, context, viewer=None, acknowledged=True)
 
@@ -230,6 +232,7 @@ async def resume_tasks(agent: "Agent") -> None:
 
 async def end_tasks(agent: "Agent", how: Literal["wait", "detach", "cancel"]) -> None:
     """Bring what runs in the background of this agent here to an end: wait for it, leave it in the ledger, or stop it."""
+    agent._wakes_at_all = agent._wakes_at_all and how == "wait"
     while drivers := [one for one in agent.runtime._drivers if one.background and one.belongs_to(agent) and not one.over]:
         for driver in drivers:
             if how == "detach":
