@@ -167,8 +167,9 @@ async def test_no_answer_stands_before_what_it_answers_to() -> None:
         waiting = await agent.run("go", context=HERE)
         result = await agent.answer(waiting.requests[0], allow=False)
         assert result is not None
+        assert result.thread is not None
         assert (result.status, result.usage.calls) == ("cancelled", 2)
-        kept = [type(message).__name__ for message in await agent.threads.get("s", "main").messages()]
+        kept = [type(message).__name__ for message in await result.thread.messages()]
         assert kept == ["UserMessage", "AssistantMessage", "ToolResult"]
         assert "Not allowed" in (await results(runtime))[0]
         assert await audit(runtime.ledger, result.run_id) == []
