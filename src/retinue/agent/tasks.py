@@ -21,7 +21,7 @@ from retinue.rows import Mail
 if TYPE_CHECKING:
     from retinue.agent.run import Run
 
-__all__ = ["TASK_MAIL", "TaskMail", "take_tasks"]
+__all__ = ["TASK_MAIL", "TaskMail", "news_for_model", "take_tasks"]
 
 TASK_MAIL: Final = "task"
 """The kind of the mail that tells the end of a task."""
@@ -49,6 +49,16 @@ def _read(mail: Mail) -> TaskMail:
         return _decoder.decode(mail.body)
     except UNREADABLE as error:
         raise damaged(f"the row `{mail.mail_id}` of table `mail`, the end of a task,", error) from error
+
+
+def news_for_model(letters: Sequence[Mail]) -> bool:
+    """Whether a model is to be told something of what lies in its mailbox. An end that it is not told (H-13) can wait for its
+    next run.
+
+    Raises:
+        LedgerUnavailable: `damaged`.
+    """
+    return any(letter.kind == TASK_MAIL and _read(letter).notify for letter in letters)
 
 
 async def take_tasks(run: "Run", letters: Sequence[Mail]) -> None:

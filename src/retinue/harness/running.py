@@ -14,6 +14,7 @@ from retinue.agent.projection import Projection, project
 from retinue.agent.recovery import recover
 from retinue.agent.run import Run
 from retinue.agent.start import stage_run
+from retinue.agent.tasks import news_for_model
 from retinue.agent.tree import Tree
 from retinue.agent.viewer import Viewer
 from retinue.config import UNSET, RuntimeContext, Unset
@@ -34,7 +35,11 @@ if TYPE_CHECKING:
     from retinue.harness.agent import Agent
     from retinue.harness.tasks import Task
 
-__all__ = ["Started", "begin", "checked", "go_on"]
+__all__ = ["Asleep", "Started", "begin", "checked", "go_on"]
+
+
+class Asleep(Exception):
+    """There is nothing to wake the thread for, or it is not this agent's to wake."""
 
 
 class Started:
@@ -193,6 +198,7 @@ async def begin(
 
     Raises:
         ThreadBusy: the thread has a run that is not finished.
+        Asleep: nothing is given, and there is nothing to tell.
     """
     runtime = agent.runtime
     if key is None:
@@ -221,6 +227,9 @@ async def begin(
         assert kept is not None
         projection = kept
         generation, head, depth = row.generation, row.head, row.depth
+    # After the head was read: a run that takes the mail meanwhile moves it.
+    if given is None and (row is None or not news_for_model(await runtime.ledger.mail(key))):
+        raise Asleep
     run_id = new_id("run")
     run_row = RunRow(
         run_id=run_id,

@@ -22,7 +22,7 @@ from retinue.errors import ThreadBusy
 from retinue.events import PermissionRequest
 from retinue.harness.driving import Driver, has_news
 from retinue.harness.requests import request_view
-from retinue.harness.running import Started, begin, go_on
+from retinue.harness.running import Asleep, Started, begin, go_on
 from retinue.harness.takeover import find_lead
 from retinue.messages import ZERO_USAGE, Usage
 from retinue.rows import InvocationRow, RunRow, ThreadKey
@@ -191,18 +191,14 @@ def deliver(agent: "Agent", key: ThreadKey) -> None:
         driver.task.add_done_callback(partial(_woke, key))
 
 
-class _Asleep(Exception):
-    """There is nothing to wake the thread for, or it is not this agent's to wake."""
-
-
 async def _woken(agent: "Agent", key: ThreadKey) -> Started:
     ledger = agent.runtime.ledger
     row = await ledger.thread(key)
     if row is None or row.depth or row.default_agent_id != agent.name:
-        raise _Asleep
+        raise Asleep
     letters = frozenset(letter.mail_id for letter in await ledger.mail(key) if letter.kind == TASK_MAIL)
     if letters <= agent._woken_for.get(key, frozenset()):
-        raise _Asleep  # there are none, or it was woken for them and did not get to take them
+        raise Asleep  # there are none, or it was woken for them and did not get to take them
     agent._woken_for[key] = letters
     context = RuntimeContext(user_id=key.user or None, session_id=key.session, thread_id=key.thread)
     return await begin(agent, None, context, viewer=None, acknowledged=True)
@@ -210,7 +206,7 @@ async def _woken(agent: "Agent", key: ThreadKey) -> Started:
 
 def _woke(key: ThreadKey, done: "asyncio.Task[Any]") -> None:
     error = None if done.cancelled() else done.exception()
-    if error is not None and not isinstance(error, _Asleep | ThreadBusy):  # busy: that run is told
+    if error is not None and not isinstance(error, Asleep | ThreadBusy):  # busy: that run is told
         _log.warning("thread %s of session %s was not woken: %s", key.thread, key.session, error)
 
 
