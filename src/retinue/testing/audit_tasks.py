@@ -5,8 +5,6 @@ from typing import Any, Final
 
 import msgspec
 
-from retinue.agent.projection import TASK_NOTICE
-from retinue.agent.tasks import TASK_MAIL, TaskMail
 from retinue.events import (
     MessageEvent,
     SubAgentInvocationCancelledEvent,
@@ -21,6 +19,11 @@ from retinue.ops import Record
 from retinue.rows import InvocationRow, Mail, RunRow
 
 __all__ = ["audit_tasks"]
+
+TASK_MAIL: Final = "task"
+"""The kind of the mail that tells an end."""
+TASK_NOTICE: Final = "background-task"
+"""The kind of the notice that a model is told ends by."""
 
 _ENDED: Final = {
     "completed": SubAgentInvocationCompletedEvent,
@@ -39,10 +42,10 @@ def audit_tasks(
     receipt, and one notice tells the model, if it is to be told.
     """
     events = [decode(record) for record in journal]
-    letters = [msgspec.json.decode(letter.body, type=TaskMail) for letter in mail if letter.kind == TASK_MAIL]
+    letters = [msgspec.json.decode(letter.body)["taskId"] for letter in mail if letter.kind == TASK_MAIL]
     faults: list[str] = []
     for row in tasks:
-        lying = sum(letter.task_id == row.task_id for letter in letters)
+        lying = letters.count(row.task_id)
         found = [*_end(row, events, lying), *_notices(row, events, lying), *_receipt(row, events)]
         child = runs.get(row.child_run)
         if child is None or child.state.terminal != row.state.terminal:
