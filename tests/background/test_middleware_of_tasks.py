@@ -7,17 +7,6 @@ from typing import Any
 import pytest
 
 from retinue import Agent, Middleware, RunCall, RunEnd, Runtime, RuntimeContext, SubAgent, UserMessage
-    Agent,
-    CallOutcome,
-    Middleware,
-    RunCall,
-    RunEnd,
-    Runtime,
-    RuntimeContext,
-    SubAgent,
-    ToolInvocation,
-    UserMessage,
-)
 from retinue.models.port import ModelRequest
 from retinue.testing import RecordingModel, calls, messages_of
 
