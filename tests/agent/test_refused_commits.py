@@ -160,10 +160,16 @@ async def test_the_drafts_of_a_long_answer_are_some_times_its_length() -> None:
 @pytest.mark.contract("D-28", "D-07")
 async def test_no_answer_stands_before_what_it_answers_to() -> None:
     """A denial and the model's last word are refused together, because a cancel came first: the word is not kept without it."""
-    script = [calls(("wipe", {})), "the last word"]
+
+    @tool(read_only=True)
+    def look() -> str:
+        """Look: what it gives need not be stored before the model is asked."""
+        return "seen"
+
+    script = [calls(("look", {})), "the last word"]
     async with Runtime(ledger=Hurried("root")) as runtime:
-        rules = PermissionRules(ask=["wipe"])
-        agent = Agent("root", model=ScriptedModel(script), tools=[wipe], runtime=runtime, permissions=rules)
+        rules = PermissionRules(ask=["look"])
+        agent = Agent("root", model=ScriptedModel(script), tools=[look], runtime=runtime, permissions=rules)
         waiting = await agent.run("go", context=HERE)
         result = await agent.answer(waiting.requests[0], allow=False)
         assert result is not None

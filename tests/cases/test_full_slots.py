@@ -15,7 +15,7 @@ HERE = RuntimeContext(session_id="s")
 Parent = Callable[..., Agent]
 ALL = PermissionRules(allow=["*"])
 BOUND = 30
-HELPER = SubAgent("helper", "Helps.", instructions="Help.")
+HELPER = SubAgent("helper", "Helps.", instructions="Help.", on_timeout="cancel")
 SPAWN = ("agent_spawn", {"agent_id": "helper", "task": "x"})
 
 

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 HERE = RuntimeContext(session_id="s")
 
 
-@pytest.mark.contract("D-18")
+@pytest.mark.contract("D-18", "A-37")
 @pytest.mark.parametrize("whose", ["root", "helper"])
 async def test_a_stop_from_another_process_is_seen_at_the_next_look(tmp_path: Path, whose: str) -> None:
     clock, path, reached = VirtualClock(), tmp_path / "l.sqlite3", asyncio.Event()
