@@ -140,7 +140,8 @@ class Limits(Value, frozen=True, kw_only=True):
 
     `max_children` is how many children may be at work at once (the rest queue), `max_tree_children` how many there may be
     in the whole tree, `max_task_attempts` how many processes may try to bring a task in the background to its end,
-    `max_depth` how deep it may be (0: nothing is delegated), `stop_grace` (seconds) how long a cancel waits
+    `max_wakes` how often in a row the ends of tasks may wake an idle thread to which nobody says anything (what comes then waits
+    for its next run), `max_depth` how deep it may be (0: nothing is delegated), `stop_grace` (seconds) how long a cancel waits
     for what is running, `tool_threads` how many synchronous tools run at once, `max_result_characters` how much of one result
     stands in a conversation (the rest is stored, and `read_result` pages through it), `max_media_bytes` how large one picture
     or file may be, `max_output_repairs` how often an answer that does not have the form asked for (`output=Type`) is given
@@ -150,6 +151,7 @@ class Limits(Value, frozen=True, kw_only=True):
     max_children: int = 16
     max_tree_children: int = 200
     max_task_attempts: int = 5
+    max_wakes: int = 100
     max_depth: int = MAX_SPAWN_DEPTH
     stop_grace: float = 5.0
     tool_threads: int = 8
@@ -165,7 +167,7 @@ class Limits(Value, frozen=True, kw_only=True):
             raise ConfigurationError(
                 "`Limits(max_result_characters=…)` must be at least 1,000", remedy="leave it out for the default"
             )
-        for name in ("max_depth", "stop_grace", "max_output_repairs"):
+        for name in ("max_depth", "max_wakes", "stop_grace", "max_output_repairs"):
             if getattr(self, name) < 0:
                 raise ConfigurationError(f"`Limits({name}=…)` must not be negative", remedy="leave it out for the default")
 

@@ -46,7 +46,7 @@ from retinue.harness.runtime import Runtime
 from retinue.harness.steering import answer, cancel, send
 from retinue.harness.stored import check_below, check_tools, started_with, stored_rules
 from retinue.harness.takeover import find_lead
-from retinue.harness.tasks import Task, deliver, end_tasks, resume_tasks
+from retinue.harness.tasks import Task, Wakes, deliver, end_tasks, resume_tasks
 from retinue.harness.threads import Thread, Threads
 from retinue.ids import check_agent_id
 from retinue.ledger.port import Ledger
@@ -176,8 +176,7 @@ class Agent:
         """The trees of this agent's runs: a runtime may have those of others as well."""
         self._has_tasks = False
         self._wakes_at_all = True
-        self._woken_for: dict[ThreadKey, frozenset[str]] = {}
-        """The letters for which a thread was woken last: it is not woken for them again."""
+        self._wakes_of: dict[ThreadKey, Wakes] = {}
         self._sync = self.runtime._loop_thread
         self._limits = replace(self.runtime.limits, max_depth=min(self.runtime.limits.max_depth, max_subagent_depth))
         self.threads = Threads(self)

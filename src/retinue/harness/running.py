@@ -230,6 +230,8 @@ async def begin(
     # After the head was read: a run that takes the mail meanwhile moves it.
     if given is None and (row is None or not news_for_model(await runtime.ledger.mail(key))):
         raise Asleep
+    if given is not None:
+        agent._wakes_of.pop(key, None)
     run_id = new_id("run")
     run_row = RunRow(
         run_id=run_id,

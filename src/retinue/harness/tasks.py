@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -33,14 +33,25 @@ from retinue.subagents.child import EXECUTOR_LOST, TOO_MANY_ATTEMPTS, answer_tex
 if TYPE_CHECKING:
     from retinue.harness.agent import Agent
 
-__all__ = ["Task", "TaskResult", "deliver", "drive_task", "end_tasks", "resume_tasks"]
+__all__ = ["Task", "TaskResult", "Wakes", "deliver", "drive_task", "end_tasks", "resume_tasks"]
 
 WAIT_POLL_SECONDS: Final = 0.5
 MOST_RESUMED: Final = 10_000
+MOST_KNOWN: Final = 10_000
 
 _log: Final = logging.getLogger("retinue")
 
 TaskState = Literal["pending", "running", "waiting", "stopping", "completed", "failed", "cancelled"]
+
+
+class Wakes(NamedTuple):
+    """How often in a row an idle thread was woken here, and for which letters last: it is not woken for them again."""
+
+    letters: frozenset[str]
+    count: int
+
+
+_NEVER: Final = Wakes(frozenset(), 0)
 
 
 class TaskResult(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
@@ -197,9 +208,21 @@ async def _woken(agent: "Agent", key: ThreadKey) -> Started:
     if row is None or row.depth or row.default_agent_id != agent.name:
         raise Asleep
     letters = frozenset(letter.mail_id for letter in await ledger.mail(key) if letter.kind == TASK_MAIL)
-    if letters <= agent._woken_for.get(key, frozenset()):
+    wakes = agent._wakes_of.get(key, _NEVER)
+    if letters <= wakes.letters:
         raise Asleep  # there are none, or it was woken for them and did not get to take them
-    agent._woken_for[key] = letters
+    if wakes.count >= agent._limits.max_wakes:
+        if wakes.count == agent._limits.max_wakes:
+            text = (
+                "thread %s of session %s was woken %d times and nobody has said anything: what comes now waits for its next run"
+            )
+            _log.warning(f"{text} (`Limits(max_wakes=…)`)", key.thread, key.session, wakes.count)
+            agent._wakes_of[key] = Wakes(letters, wakes.count + 1)
+        raise Asleep
+    agent._wakes_of.pop(key, None)
+    agent._wakes_of[key] = Wakes(letters, wakes.count + 1)
+    if len(agent._wakes_of) > MOST_KNOWN:
+        del agent._wakes_of[next(iter(agent._wakes_of))]
     context = RuntimeContext(user_id=key.user or None, session_id=key.session, thread_id=key.thread)
     return await begin(agent, None, context, viewer=None, acknowledged=True)
 
