@@ -48,7 +48,7 @@ class Wakes(NamedTuple):
     """How often in a row an idle thread was woken here, and for which letters last: it is not woken for them again."""
 
     letters: frozenset[str]
-    count: int
+    times: int
 
 
 _NEVER: Final = Wakes(frozenset(), 0)
@@ -211,16 +211,16 @@ async def _woken(agent: "Agent", key: ThreadKey) -> Started:
     wakes = agent._wakes_of.get(key, _NEVER)
     if letters <= wakes.letters:
         raise Asleep  # there are none, or it was woken for them and did not get to take them
-    if wakes.count >= agent._limits.max_wakes:
-        if wakes.count == agent._limits.max_wakes:
+    if wakes.times >= agent._limits.max_wakes:
+        if wakes.times == agent._limits.max_wakes:
             text = (
                 "thread %s of session %s was woken %d times and nobody has said anything: what comes now waits for its next run"
             )
-            _log.warning(f"{text} (`Limits(max_wakes=…)`)", key.thread, key.session, wakes.count)
-            agent._wakes_of[key] = Wakes(letters, wakes.count + 1)
+            _log.warning(f"{text} (`Limits(max_wakes=…)`)", key.thread, key.session, wakes.times)
+            agent._wakes_of[key] = Wakes(letters, wakes.times + 1)
         raise Asleep
     agent._wakes_of.pop(key, None)
-    agent._wakes_of[key] = Wakes(letters, wakes.count + 1)
+    agent._wakes_of[key] = Wakes(letters, wakes.times + 1)
     if len(agent._wakes_of) > MOST_KNOWN:
         del agent._wakes_of[next(iter(agent._wakes_of))]
     context = RuntimeContext(user_id=key.user or None, session_id=key.session, thread_id=key.thread)
