@@ -40,7 +40,7 @@ async def answered(path: Path, ran: list[str], answers: list[bool]) -> RunResult
     async with Runtime(ledger=path) as runtime:
         for request, allow in zip(waiting.requests, answers, strict=False):
             where = request.request_id
-            await answer_request(runtime, where, user="", allow=allow, remember="once", by="ann", note="not now")
+            await answer_request(runtime, where, user="", given=(allow, "not now"), remember="once", by="ann")
     return waiting
 
 

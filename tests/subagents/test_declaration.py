@@ -257,4 +257,4 @@ def test_the_fingerprint_is_the_same_in_every_process() -> None:
     assert known.fingerprint() == FINGERPRINT
 
 
-FINGERPRINT = "d3e1a0ce245c4b7ffc3eeb5294d291d98ef9c201dd84f191b3893ce94c669711"
+FINGERPRINT = "9375cb65f646a9d1c89b46f45b01235d8f3d23ec3976b196890d039192c90c19"

@@ -16,7 +16,7 @@ from retinue.agent.ports import CallHandler, CallOutcome, Prepared
 from retinue.agent.questions import close_request, open_request
 from retinue.agent.results import cut, plain_metadata
 from retinue.agent.started_call import StartedCall, no_outcome
-from retinue.agent.texts import CANCELLED, LIMIT_TURNS, STOPPED, UNKNOWN_OUTCOME, bounded, denied, unknown_tool
+from retinue.agent.texts import CANCELLED, LIMIT_TURNS, STOPPED, UNKNOWN_OUTCOME, bounded, denied, unanswered, unknown_tool
 from retinue.config import Verdict
 from retinue.errors import ConfigurationError, LedgerError, UnknownId
 from retinue.events import ToolCallResultEvent
@@ -169,7 +169,8 @@ class Calls:
         decision = await self._run.definition.gate.decide(gated, self._run.tree.remembered)
         if decision.verdict is Verdict.DENY:
             return CallOutcome(content=denied(call.name, decision.because), status=ResultStatus.DENIED)
-        if decision.verdict is Verdict.ASK and action.step is CallStep.DECIDE:
+        asks = decision.verdict is Verdict.ASK or gated.kind == "question"
+        if asks and action.step is CallStep.DECIDE:
             open_request(self._run, action, gated, handler.spec.description)
         return None
 
@@ -177,6 +178,8 @@ class Calls:
         batch = self._run.projection.open
         assert batch is not None
         closed = batch.closed[action.ref.index][0]
+        if batch.requests[action.ref.index].kind == "question":
+            return CallOutcome(content=unanswered(closed.note), status=ResultStatus.DENIED)
         if closed.answer == "deny":
             because = f"by {closed.by}" if closed.by else ""
             return CallOutcome(content=denied(action.call.name, because, closed.note), status=ResultStatus.DENIED)

@@ -117,7 +117,8 @@ class TakeMessages(msgspec.Struct, frozen=True, gc=False):
 
 
 class TakeTasks(msgspec.Struct, frozen=True, gc=False):
-    """Tasks in the background have ended, which lie in the mailbox: tell the run, before its model is asked again (D-20)."""
+    """Tasks in the background have ended, or ask something, which lies in the mailbox: tell the run, before its model is asked
+    again (D-20)."""
 
     mail_ids: tuple[str, ...]
 
@@ -204,7 +205,7 @@ def next_step(projection: Projection, mail: Sequence[Mail], tools: Mapping[str, 
         return TakeMessages(sent)
     if projection.answered is not None and projection.last is not None and not projection.last.calls:
         return _answer_step(projection, projection.answered.finish_reason)
-    if ended := tuple(letter.mail_id for letter in mail if letter.kind == "task"):
+    if ended := tuple(letter.mail_id for letter in mail if letter.kind in ("task", "question")):
         return TakeTasks(ended)
     wrap_up = projection.turns_used >= projection.max_iters
     return AskModel(projection.turns + 1, wrap_up=wrap_up, repair=projection.repairing)

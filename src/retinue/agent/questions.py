@@ -1,6 +1,10 @@
-"""A run's questions to a person (D-28): opened with the call that needs a permission, closed by an answer or by a stop."""
+"""A run's requests (D-28): opened with the call that needs a permission or asks a question, closed by an answer or by a stop.
 
-from typing import TYPE_CHECKING
+A permission is a person's to give. A question is for whoever gave the run its task: its parent where that can be told of it
+(a mail for a task's parent, the receipt for one that waits), else a person.
+"""
+
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -8,6 +12,7 @@ from retinue.agent.next_step import CallAction
 from retinue.agent.texts import bounded
 from retinue.events import PermissionRequest, RequestClosedEvent, encode
 from retinue.ids import new_id
+from retinue.messages import CallRef
 from retinue.ops import PutRequest
 from retinue.permissions.gate import GatedCall
 from retinue.rows import RequestRow
@@ -16,19 +21,25 @@ from retinue.states import RequestState
 if TYPE_CHECKING:
     from retinue.agent.run import Run
 
-__all__ = ["close_request", "open_request"]
+__all__ = ["answer_to", "close_request", "open_questions", "open_request", "show_request"]
+
+QUESTION_CHARACTERS: Final = 4_000
+PERMISSION_OPTIONS: Final = ("allow", "deny")
 
 
 def open_request(run: "Run", action: CallAction, gated: GatedCall, description: str) -> None:
-    """Ask a person whether a call may be made: event and row in one commit, and only then is anybody told."""
+    """Ask whether a call may be made, or what it asks: event and row in one commit, and only then is anybody told."""
     row, now = run.row, run.journal.clock.now_ms()
+    question = gated.kind == "question"
     request = PermissionRequest(
         request_id=new_id("req"),
+        kind=gated.kind,
         call=action.ref,
         tool=action.call.name,
         agent_id=gated.subject,
         arguments=bounded(action.call.arguments, 4_000),
-        description=_described(description, gated),
+        description=_asked(gated) if question else _described(description, gated),
+        options=("text",) if question else PERMISSION_OPTIONS,
     )
     if run.tree.services.redactor.active:
         request, _ = run.tree.services.redactor.event(request, encode(request))
@@ -47,13 +58,38 @@ def open_request(run: "Run", action: CallAction, gated: GatedCall, description: 
         invocations=row.invocations,
         arguments=request.arguments,
         description=request.description,
+        options=request.options,
         state=RequestState.OPEN,
         opened_at=now,
     )
     run.journal.stage_op(PutRequest(stored))
     placed = run.placed(request, run.journal.head, now)
-    run.journal.then(lambda: run.tree.asked(placed))
+    if question and run.asks is not None:
+        run.asks(request)
+    run.journal.then(lambda: show_request(run, placed))
     run.journal.flush_soon()
+
+
+def show_request(run: "Run", placed: PermissionRequest) -> None:
+    """Hand a request that is in the ledger to the people who are there, unless the run's parent answers it."""
+    if placed.kind != "question" or not run.has_parent_to_ask:
+        run.tree.asked(placed)
+
+
+def open_questions(run: "Run") -> list[PermissionRequest]:
+    """The questions of a run that wait for an answer."""
+    batch = run.projection.open
+    if batch is None:
+        return []
+    requests = batch.requests.items()
+    return [one for index, one in requests if one.kind == "question" and index not in batch.closed and index not in batch.results]
+
+
+def answer_to(run: "Run", ref: CallRef) -> str | None:
+    """The answer to the question of this call, None if it has none."""
+    batch = run.projection.open
+    closed = None if batch is None else batch.closed.get(ref.index)
+    return None if closed is None else closed[0].note
 
 
 async def close_request(run: "Run", action: CallAction) -> None:
@@ -68,6 +104,10 @@ async def close_request(run: "Run", action: CallAction) -> None:
     if row is not None and row.state is RequestState.OPEN:
         closed = msgspec.structs.replace(row, state=RequestState.CANCELLED, answered_at=run.journal.clock.now_ms())
         run.journal.stage_op(PutRequest(closed, RequestState.OPEN))
+
+
+def _asked(gated: GatedCall) -> str:
+    return bounded((gated.main_argument or "").strip(), QUESTION_CHARACTERS)
 
 
 def _described(description: str, gated: GatedCall) -> str:

@@ -36,6 +36,7 @@ from retinue.agent.next_step import (
 from retinue.agent.output import Checked, OutputType, check_answer, give_back
 from retinue.agent.ports import RunEnd
 from retinue.agent.projection import OUTPUT_NOTICE, Projection
+from retinue.agent.questions import open_questions, show_request
 from retinue.agent.session_state import SessionState, plain
 from retinue.agent.stopping import Stopping
 from retinue.agent.tasks import take_tasks
@@ -47,6 +48,7 @@ from retinue.events import (
     Event,
     MessageEvent,
     OutputCheckedEvent,
+    PermissionRequest,
     RequestClosedEvent,
     RunFinishedEvent,
     StateSetEvent,
@@ -96,6 +98,10 @@ class Run:
         self.ending: Callable[[RunEnd], None] | None = None
         """What else belongs to the commit of this run's end, or of its wait."""
         self.begun_anew: Callable[[], None] | None = None
+        self.asks: Callable[[PermissionRequest], None] | None = None
+        """What else belongs to the commit of a question to the run's parent, which does not wait for the run."""
+        self.let_go: Callable[[], None] | None = None
+        """Asks the parent, which waits for the run, to let it go on in the background: so it can answer a question of it."""
         self.acknowledge = False
         self.stopping = Stopping(self)
         self.calls = Calls(self)
@@ -320,7 +326,7 @@ class Run:
             if index not in batch.closed and index not in batch.results:
                 placed = self.placed(request, request.seq, request.at)
                 self.tree.publish(placed)
-                self.tree.asked(placed)
+                show_request(self, placed)
 
     async def _finish(self, step: Finish) -> RunEnd:
         if self.projection.cancel is not None and self.is_lead:
@@ -421,15 +427,29 @@ class Run:
             timer.cancel()
             await asyncio.gather(timer, return_exceptions=True)
 
+    @property
+    def has_parent_to_ask(self) -> bool:
+        """Whether a question is its parent's to answer, rather than a person's."""
+        return self.asks is not None or self.let_go is not None
+
     async def _wait(self) -> bool:
         """Wait in this process for an answer if someone is there to give it; False if nobody is."""
         if self.stopping.reason is not None:
             return True
-        if not self.tree.attended:
+        if self.let_go is not None and open_questions(self):
+            self.let_go()
+        elif not self.tree.attended or self._asks_parent_alone():
             return False
         await self.journal.flush()
         await self.woken()
         return True
+
+    def _asks_parent_alone(self) -> bool:
+        """Whether all that it waits for is its parent's answer, which comes by mail, maybe after long."""
+        batch = self.projection.open
+        if self.asks is None or batch is None:
+            return False
+        return len(open_questions(self)) == sum(1 for _ in batch.pending())
 
     # For tools, middleware and viewers
 

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from retinue.agent.projection import TASK_NOTICE
+from retinue.agent.task_questions import open_letters, said_of
 from retinue.agent.texts import notice
 from retinue.damage import UNREADABLE, damaged
 from retinue.events import Event, MessageEvent, decode
 from retinue.ids import new_id
-from retinue.messages import BlobRef, UserMessage
+from retinue.ledger.port import Ledger
+from retinue.messages import AssistantMessage, BlobRef, UserMessage
 from retinue.ops import Record, TakeMail
 from retinue.rows import Mail
 
@@ -51,33 +53,48 @@ def _read(mail: Mail) -> TaskMail:
         raise damaged(f"the row `{mail.mail_id}` of table `mail`, the end of a task,", error) from error
 
 
-def news_for_model(letters: Sequence[Mail]) -> bool:
+async def news_for_model(ledger: Ledger, letters: Sequence[Mail]) -> bool:
     """Whether a model is to be told something of what lies in its mailbox. An end that it is not told (H-13) can wait for its
-    next run.
+    next run, and so can a question that has its answer.
 
     Raises:
         LedgerUnavailable: `damaged`.
     """
-    return any(letter.kind == TASK_MAIL and _read(letter).notify for letter in letters)
+    if any(letter.kind == TASK_MAIL and _read(letter).notify for letter in letters):
+        return True
+    return bool(await open_letters(ledger, letters))
 
 
 async def take_tasks(run: "Run", letters: Sequence[Mail]) -> None:
-    """Tell the run the ends of its tasks. They are in the journal before its model is asked (invariant 2).
+    """Tell the run the ends and the questions of its tasks. They are in the journal before its model is asked (invariant 2).
 
     Raises:
         LedgerUnavailable: `damaged`.
         LedgerConflict: somebody else took one of them.
     """
-    told = [_read(letter) for letter in letters]
-    for letter, end in zip(letters, told, strict=True):
-        run.journal.stage(_lifecycle(run, letter, end))
+    asked = await open_letters(run.tree.services.ledger, letters)
+    shown: list[TaskMail] = []
+    for letter in letters:
+        if letter.kind == TASK_MAIL:
+            end = _read(letter)
+            run.journal.stage(_lifecycle(run, letter, end))
+            if end.notify:
+                shown.append(end)
         run.journal.stage_op(TakeMail(run.row.key, letter.mail_id))
-    shown = [end for end in told if end.notify]
-    if shown:
-        text = notice(TASK_NOTICE, "\n\n".join(_said(end) for end in shown))
+    said = [*(_said(end) for end in shown), *(said_of(one) for one in asked)]
+    if not said and _nothing_to_answer(run):
+        said = ["What a background task asked has been answered by somebody else."]  # it was woken for that
+    if said:
+        text = notice(TASK_NOTICE, "\n\n".join(said))
         blobs = tuple(blob for end in shown for blob in end.blobs)
         run.journal.stage(MessageEvent(message=UserMessage(id=new_id("msg"), text=text, notice=TASK_NOTICE, blobs=blobs)))
     await run.journal.flush()
+
+
+def _nothing_to_answer(run: "Run") -> bool:
+    """Whether the last word is the model's own: a run that was woken, and has not been told anything yet."""
+    history = run.projection.history
+    return run.projection.turns == 0 and bool(history) and isinstance(history[-1].message, AssistantMessage)
 
 
 def _lifecycle(run: "Run", letter: Mail, end: TaskMail) -> Event:

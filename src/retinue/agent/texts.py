@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from retinue.near import near_names
 
-__all__ = ["CANCELLED", "LIMIT_TURNS", "UNKNOWN_OUTCOME", "bounded", "denied", "notice", "unknown_tool"]
+__all__ = ["CANCELLED", "LIMIT_TURNS", "UNKNOWN_OUTCOME", "bounded", "denied", "notice", "unanswered", "unknown_tool"]
 
 CANCELLED = "Not run: the run was stopped before this call began."
 STOPPED = "Stopped before it ended: the run was cancelled. It may have had an effect."
@@ -22,6 +22,12 @@ def denied(tool: str, because: str, note: str = "") -> str:
     return (
         f"Not allowed: `{tool}` was denied{reason}.{said} Do not try the same call again; go on without it or say what you need."
     )
+
+
+def unanswered(note: str) -> str:
+    """A question that nobody answers."""
+    said = f' It was said: "{bounded(note, 500)}".' if note else ""
+    return f"Not answered.{said} Go on with what you know, and say in your answer what you assumed."
 
 
 def unknown_tool(name: str, known: Iterable[str]) -> str:

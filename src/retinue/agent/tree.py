@@ -120,6 +120,14 @@ async def _cannot(_run_id: str, _reason: str) -> None:
     """Who cannot stop other runs leaves them alone."""
 
 
+async def _cannot_answer(_request_id: str, _text: str, _by: str) -> None:
+    """Who cannot go on with other runs answers nothing."""
+
+
+def _nobody_home(_key: ThreadKey) -> None:
+    """Who wakes no thread leaves its mail to its next run."""
+
+
 class Tree:
     """The shared state of a tree of runs in this process."""
 
@@ -149,6 +157,10 @@ class Tree:
         self.branches: set[Branch] = set()
         self.cancel: Callable[[str, str], Awaitable[None]] = _cannot
         """Stops a run by its id, for a reason, whoever drives it."""
+        self.answer: Callable[[str, str, str], Awaitable[None]] = _cannot_answer
+        """Answers a request by its id, with a text, as somebody; its run is then gone on with in the background."""
+        self.mail_sent: Callable[[ThreadKey], None] = _nobody_home
+        """Something that wakes was put into a thread's mailbox."""
         self.launch: Callable[[Any, asyncio.Task[Any] | None], None] = _nobody
         """Drives a task beside the run that gave it, once its row is committed (floor 8 knows how); or takes over the task that
         drives it already."""

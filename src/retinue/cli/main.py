@@ -102,7 +102,7 @@ def resume(**options: Any) -> int:
 
 @cli.command()
 @click.argument("request")
-@click.argument("answer", type=click.Choice(["allow", "deny"]))
+@click.argument("answer", metavar="allow|deny|TEXT")
 @place_options
 @click.option("--remember", is_flag=True, help="Do not ask again for this tool and agent in this session.")
 @click.option("--note", default="", metavar="TEXT", help="Told to the model with a denial.")
@@ -111,7 +111,10 @@ def resume(**options: Any) -> int:
 @json_option
 @click.option("--quiet", "-q", is_flag=True, help="Show the answer only.")
 def answer(**options: Any) -> int:
-    """Answer a question: allow or deny REQUEST, and go on with its run if no other process does."""
+    """Answer REQUEST, and go on with its run if no other process does.
+
+    A permission is allowed or denied; the answer to a question is a text, or `deny` where it gets none.
+    """
     from retinue.cli.steer import answer_request
 
     return answer_request(**options)

@@ -20,8 +20,9 @@ LINES = 12
 class Answer:
     """What the person said."""
 
-    allow: bool
+    allow: bool | None
     remember: Literal["once", "session"] = "once"
+    text: str | None = None
 
 
 def parse_answer(typed: str) -> Answer | None:
@@ -40,6 +41,9 @@ def parse_answer(typed: str) -> Answer | None:
 def describe_request(request: PermissionRequest) -> str:
     """The question as it is shown: who asks, for what, with which arguments, bounded and harmless."""
     who = " > ".join(one_line(agent, 60) for agent in request.path) or one_line(request.agent_id, 60)
+    if request.kind == "question":
+        asked = bounded(clean(request.description), ARGUMENT_LIMIT).splitlines()
+        return "\n".join([f"Question: {who}", *(f"  | {line}" for line in asked)])
     lines = [
         f"Permission: {who}",
         f"  wants to call {one_line(request.tool, 80)} {one_line(main_argument(request.arguments), 120)}",
@@ -108,6 +112,9 @@ class Asker:
 
     async def _asked(self, request: PermissionRequest) -> Answer | None:
         self._viewer.say(describe_request(request))
+        if request.kind == "question":
+            typed = await self._read("  answer (empty: none): ")
+            return None if typed is None else Answer(None, text=typed) if typed.strip() else Answer(allow=False)
         self._viewer.say(f"  {covered(request)}")
         while True:
             typed = await self._read("  allow? [y] yes, once  [n] no  [a] yes, all of these: ")

@@ -114,7 +114,7 @@ async def _ask(agent: "Agent", asker: Asker, request: PermissionRequest, interru
         asking.cancel()
     if answer is not None:
         try:
-            await agent.answer(request, allow=answer.allow, remember=answer.remember, by="terminal")
+            await agent.answer(request, allow=answer.allow, text=answer.text, remember=answer.remember, by="terminal")
         except RetinueError as error:  # answered elsewhere meanwhile, or closed by a cancel
             if error.code != "already_answered":
                 raise

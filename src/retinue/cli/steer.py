@@ -12,7 +12,7 @@ from retinue.cli.run import check_recorded, trusted_agent
 from retinue.cli.running import Session, drive, run_async
 from retinue.cli.text import one_line
 from retinue.cli.viewers import choose_viewer
-from retinue.errors import RetinueError, UnknownId
+from retinue.errors import ConfigurationError, RetinueError, UnknownId
 
 if TYPE_CHECKING:
     from retinue.harness import Runtime
@@ -36,17 +36,18 @@ def answer_request(
 ) -> Exit:
     """Answer a question and go on with its run, if nobody else does. See `retinue answer --help`."""
     viewer = choose_viewer(as_json=as_json, quiet=quiet, describe=EventLines().describe)
-    allow, kept = answer == "allow", "session" if remember else "once"
+    kept = "session" if remember else "once"
 
     async def work() -> Exit:
         from retinue.harness import Runtime
 
         async with Runtime(ledger=existing_ledger(ledger, workspace)) as runtime:
             row = await _request(runtime, request)
+            given = _given(row, answer, note)
             root = await find_run(runtime.ledger, row.root_run)
             driven = await _driven_by(runtime, root)
             if driven or root.workspace is None:
-                await _record(runtime, row, allow=allow, remember=kept, note=note)
+                await _record(runtime, row, given, remember=kept)
                 goes_on = (
                     f"{driven} goes on with it"
                     if driven
@@ -64,7 +65,7 @@ def answer_request(
         agent = await trusted_agent(root.agent_id, folder, model=named, ledger=_url(ledger, workspace), trust=trust)
         async with agent:
             await agent._definition_of(root)  # before anything is recorded: it has to be gone on with here
-            await _record(agent.runtime, row, allow=allow, remember=kept, note=note)
+            await _record(agent.runtime, row, given, remember=kept)
             events = agent.resume_stream(root.run_id)
             return await drive(agent, events, viewer, Session(workspace=workspace, ledger=ledger), resumed=root.run_id)
 
@@ -144,11 +145,32 @@ async def _request(runtime: "Runtime", request_id: str) -> "RequestRow":
     return row
 
 
-async def _record(runtime: "Runtime", row: "RequestRow", *, allow: bool, remember: str, note: str) -> None:
+def _given(row: "RequestRow", answer: str, note: str) -> tuple[bool, str]:
+    """What the words on the command line answer.
+
+    Raises:
+        ConfigurationError: `invalid_argument`.
+    """
+    from retinue.harness.requests import given_answer
+
+    said = answer.strip()
+    if row.kind == "question":
+        text = None if said in ("", "deny") else answer
+        return given_answer(row, allow=False if said == "deny" else None, text=text, note=note)
+    if said not in ("allow", "deny"):
+        raise ConfigurationError(
+            f"`{one_line(said, 80)}` is no answer to a permission",
+            code="invalid_argument",
+            remedy=f"`retinue answer {row.request_id} allow`, or `deny`",
+        )
+    return given_answer(row, allow=said == "allow", text=None, note=note)
+
+
+async def _record(runtime: "Runtime", row: "RequestRow", given: tuple[bool, str], *, remember: str) -> None:
     from retinue.harness.requests import answer_request as record
 
     kept: Literal["once", "session"] = "session" if remember == "session" else "once"
-    await record(runtime, row.request_id, user=row.root.user, allow=allow, remember=kept, by="retinue answer", note=note)
+    await record(runtime, row.request_id, user=row.root.user, given=given, remember=kept, by="retinue answer")
 
 
 async def _driven_by(runtime: "Runtime", root: "RunRow") -> str:

@@ -83,7 +83,8 @@ class Agent:
         ledger: `memory` (default), `sqlite:///path`, a path, or a `Ledger` (D-32).
         runtime: share one runtime between agents; then neither `ledger` nor `limits` nor `clock` is given here.
         permissions: rules that answer in advance; without any, what asks by default is asked (D-28).
-        on_request: answers requests of the whole tree in this process: `async (request) -> bool`.
+        on_request: answers requests of the whole tree in this process: `async (request) -> bool`; the answer to a question
+            (`request.kind == "question"`) is a text.
         max_iters: turns until the run has to come to an end.
         limits: of every tree that this agent is the root of (D-30).
         output: the type of the answers of its runs, unless a call names another one (`run(output=…)`).
@@ -113,7 +114,7 @@ class Agent:
         ledger: str | Path | Ledger = "memory",
         runtime: Runtime | None = None,
         permissions: PermissionRules | None = None,
-        on_request: Callable[[PermissionRequest], Awaitable[bool] | bool] | None = None,
+        on_request: Callable[[PermissionRequest], Awaitable[bool | str] | bool | str] | None = None,
         middleware: Sequence[Middleware] = (),
         max_subagent_depth: int = 3,
         max_iters: int = 50,
@@ -505,7 +506,8 @@ class Agent:
         self,
         request: PermissionRequest | str,
         *,
-        allow: bool,
+        allow: bool | None = None,
+        text: str | None = None,
         remember: Literal["once", "session"] = "once",
         note: str = "",
         by: str = "user",
@@ -517,17 +519,20 @@ class Agent:
         here, and its result returned (`check=False` semantics: look at `status`).
 
         Args:
+            allow: whether what it asks for is allowed; False to a question: it gets no answer, and has to do without.
+            text: the answer to a question (`request.kind == "question"`).
             remember: `session`: do not ask again for this tool and agent in this session (an `allow` only).
             note: told to the model with a denial.
             user_id: whose request it is, where only its id is given: that of another user is unknown (invariant 8).
 
         Raises:
-            UnknownId: there is no such request. RetinueError: `already_answered`. ConfigurationError: `no_executor`, the run
+            UnknownId: there is no such request. RetinueError: `already_answered`. ConfigurationError: `invalid_argument`, it is
+                a question and not a permission that is asked, or the other way round; `no_executor`, the run
                 would have to be gone on with here, and this agent cannot; nothing is recorded then.
         """
-        check_answer(allow, remember, note, by)
+        check_answer(allow, text, remember, note, by)
         await self.build()
-        return await answer(self, request, allow=allow, remember=remember, note=note, by=by, user_id=user_id)
+        return await answer(self, request, allow=allow, text=text, remember=remember, note=note, by=by, user_id=user_id)
 
     async def send(self, run_id: str, text: str, *, by: str = "user", user_id: str | None = None) -> None:
         """Tell a run something while it works: it has it at its next step, before its model is asked again. It is durable when

@@ -172,13 +172,18 @@ def check_context(context: Any) -> None:
         )
 
 
-def check_answer(allow: Any, remember: Any, note: Any, by: Any) -> None:
+def check_answer(allow: Any, text: Any, remember: Any, note: Any, by: Any) -> None:
     """Refuse an answer that is none: only True allows, and what is recorded must be readable by any process.
 
     Raises:
         ConfigurationError: `invalid_argument`. Nothing is recorded then.
     """
-    if not isinstance(allow, bool):
+    if text is not None:
+        if not isinstance(text, str) or not text.strip():
+            raise _invalid("text", text, "what the answer is")
+        if allow is not None:
+            raise _invalid("allow", allow, "one of `allow` (to a permission) and `text` (to a question)")
+    elif not isinstance(allow, bool):
         raise _invalid("allow", allow, "True or False")
     if remember not in ("once", "session"):
         raise _invalid("remember", remember, '"once" or "session"')

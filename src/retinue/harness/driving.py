@@ -54,6 +54,8 @@ class Driver:
         self._stop: tuple[str, str] | None = None
         self.task: asyncio.Task[RunResult] | None = None
         """None before the run has to wait for the first time, and where it never has to."""
+        self.waits = False
+        """Whether its run waits on disk: the end of this process is no reason to stop it any more."""
         self._ended: RunResult | None = None
         self._begin(at_once=at_once and viewer is None and agent.runtime.ledger.immediate)
 
@@ -163,8 +165,10 @@ class Driver:
                 if self._stop is not None:
                     self._started.run.stopping.ask_with_intent(self._stop[0], by=self._stop[1])
                 result = await self._started.drive()
-                if result.status != "waiting" or not await self._goes_on(result):
+                self.waits = result.status == "waiting"
+                if not self.waits or not await self._goes_on(result):
                     return result
+                self.waits = False
         finally:
             if self._viewer is not None:
                 self._viewer.close()

@@ -2,12 +2,12 @@
 
 import inspect
 import logging
-from typing import TYPE_CHECKING, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
 from retinue.agent.next_step import AnswerMail
-from retinue.errors import LedgerConflict, RetinueError, UnknownId
+from retinue.errors import ConfigurationError, LedgerConflict, RetinueError, UnknownId
 from retinue.events import PermissionRequest
 from retinue.harness.runtime import Runtime
 from retinue.ids import new_id
@@ -19,7 +19,7 @@ from retinue.states import RequestState
 if TYPE_CHECKING:
     from retinue.harness.agent import Agent
 
-__all__ = ["answer_request", "ask_callback", "find_request", "request_view"]
+__all__ = ["answer_request", "ask_callback", "find_request", "given_answer", "request_view"]
 
 _log: Final = logging.getLogger("retinue")
 
@@ -55,23 +55,44 @@ async def find_request(runtime: Runtime, request_id: str, *, user: str) -> Reque
     return row
 
 
+def given_answer(row: RequestRow, *, allow: bool | None, text: str | None, note: str) -> tuple[bool, str]:
+    """What is recorded of an answer: whether it is a yes, and what is told to the model. The answer to a question is its text.
+
+    Raises:
+        ConfigurationError: `invalid_argument`: it is no answer to that.
+    """
+    if row.kind == "question" and text is None and allow is not False:
+        raise ConfigurationError(
+            f"request `{row.request_id}` is a question, and has no `text` for an answer",
+            code="invalid_argument",
+            remedy="give `text=…`, or `allow=False` where there is no answer",
+        )
+    if row.kind != "question" and text is not None:
+        raise ConfigurationError(
+            f"request `{row.request_id}` asks for a permission, and `text` is no answer to that",
+            code="invalid_argument",
+            remedy="give `allow=True` or `allow=False`; what the model is to know of a denial is `note`",
+        )
+    return (True, text) if text is not None else (allow is True, note)
+
+
 async def answer_request(
     runtime: Runtime,
     request_id: str,
     *,
     user: str,
-    allow: bool,
+    given: tuple[bool, str],
     remember: Literal["once", "session"],
     by: str,
-    note: str,
 ) -> RequestRow:
-    """Record an answer and put it into the asking thread's mailbox, in one commit. The first answer wins.
+    """Record an answer (see `given_answer`) and put it into the asking thread's mailbox, in one commit. The first answer wins.
 
     Raises:
         UnknownId: `user` has no such request.
         RetinueError: `already_answered`: it is no longer open.
     """
     row = await find_request(runtime, request_id, user=user)
+    allow, note = given
     answer: Literal["allow", "deny"] = "allow" if allow else "deny"
     note, by = runtime._redactor.text(note), runtime._redactor.text(by)
     now = runtime.clock.now_ms()
@@ -98,13 +119,18 @@ async def answer_request(
 
 
 async def ask_callback(agent: "Agent", request: PermissionRequest) -> None:
-    """Ask `on_request` and record what it says. Only True allows; what is not a bool denies, and says so."""
+    """Ask `on_request` and record what it says. Only True allows, only a text answers a question; what is neither denies, and
+    says so."""
     assert agent._on_request is not None
-    allowed: object = agent._on_request(request)
+    allowed: Any = agent._on_request(request)
     if inspect.isawaitable(allowed):  # a plain function may answer as well
         allowed = await allowed
+    if request.kind == "question" and isinstance(allowed, str) and allowed.strip():
+        await agent.answer(request, text=allowed, by="on_request")
+        return
     note = ""
-    if not isinstance(cast("object", allowed), bool):
-        note = f"`on_request` returned {type(allowed).__name__}, not True or False, which counts as a denial"
+    wanted = "a text" if request.kind == "question" else "True or False"
+    if request.kind == "question" or not isinstance(allowed, bool):
+        note = f"`on_request` returned {type(allowed).__name__}, not {wanted}, which counts as a denial"
         _log.warning("request %s for `%s` was denied: %s", request.request_id, request.tool, note)
-    await agent.answer(request, allow=allowed is True, note=note, by="on_request")
+    await agent.answer(request, allow=allowed is True and request.kind != "question", note=note, by="on_request")

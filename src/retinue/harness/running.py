@@ -228,7 +228,7 @@ async def begin(
         projection = kept
         generation, head, depth = row.generation, row.head, row.depth
     # After the head was read: a run that takes the mail meanwhile moves it.
-    if given is None and (row is None or not news_for_model(await runtime.ledger.mail(key))):
+    if given is None and (row is None or not await news_for_model(runtime.ledger, await runtime.ledger.mail(key))):
         raise Asleep
     if given is not None:
         agent._wakes_of.pop(key, None)
@@ -275,6 +275,18 @@ async def _cancel(agent: "Agent", user_id: str | None, run_id: str, reason: str)
     await agent.cancel(run_id, reason=reason, user_id=user_id)
 
 
+async def _answer(agent: "Agent", user: str, request_id: str, text: str, by: str) -> None:
+    from retinue.harness.tasks import answer_task  # it drives with what is here
+
+    await answer_task(agent, request_id, text, by=by, user=user)
+
+
+def _mail_sent(agent: "Agent", key: ThreadKey) -> None:
+    from retinue.harness.tasks import deliver  # it drives with what is here
+
+    deliver(agent, key)
+
+
 async def _check_idle(runtime: Runtime, key: ThreadKey) -> str | None:
     """The thread's last run, which has ended."""
     last = await runtime.ledger.last_run(key)
@@ -316,6 +328,8 @@ def _tree(
     )
     tree.launch = partial(_launch, agent, context)
     tree.cancel = partial(_cancel, agent, key.user or None)
+    tree.answer = partial(_answer, agent, key.user)
+    tree.mail_sent = partial(_mail_sent, agent)
     agent._own_trees.add(tree)
     if viewer is not None:
         viewer.tree = tree

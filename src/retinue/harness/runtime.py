@@ -323,7 +323,8 @@ class Runtime:
         if not tasks:
             return
         for driver in drivers:
-            driver.stop("the runtime was closed", by="runtime")
+            if not driver.waits:
+                driver.stop("the runtime was closed", by="runtime")
         timer = asyncio.create_task(self.clock.sleep(2 * self.limits.stop_grace + 1), name="retinue timer of a close")
         try:
             while tasks and not timer.done():

@@ -10,7 +10,7 @@ from retinue.agent.tree import Tree
 from retinue.errors import ThreadBusy, UnknownId
 from retinue.events import PermissionRequest
 from retinue.harness.driving import Driver
-from retinue.harness.requests import answer_request, find_request
+from retinue.harness.requests import answer_request, find_request, given_answer
 from retinue.harness.running import go_on
 from retinue.harness.runtime import Runtime
 from retinue.harness.takeover import find_lead
@@ -28,7 +28,8 @@ async def answer(
     agent: "Agent",
     request: PermissionRequest | str,
     *,
-    allow: bool,
+    allow: bool | None,
+    text: str | None,
     remember: Literal["once", "session"],
     note: str,
     by: str,
@@ -41,11 +42,12 @@ async def answer(
     else:
         request_id, user = request.request_id, "" if request.key is None else request.key.user
     asked = await find_request(runtime, request_id, user=user)
+    given = given_answer(asked, allow=allow, text=text, note=note)
     root = await find_lead(runtime, asked.run_id)
     here = asked.state is RequestState.OPEN and runtime._branch(root) is None and not root.state.terminal
     if here and not await _driven_elsewhere(runtime, root):
         await agent._definition_of(root)  # before anything is recorded: it will have to be gone on with here
-    row = await answer_request(runtime, request_id, user=user, allow=allow, remember=remember, by=by, note=note)
+    row = await answer_request(runtime, request_id, user=user, given=given, remember=remember, by=by)
     root = await find_lead(runtime, row.run_id)
     branch = runtime._branch(root)
     if branch is not None:

@@ -6,7 +6,7 @@ that nobody drives is found again by whoever starts next.
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
@@ -15,13 +15,14 @@ import msgspec
 from retinue.agent.nobody import nobody
 from retinue.agent.ports import RunEnd
 from retinue.agent.projection import Projection, project
+from retinue.agent.task_questions import QUESTION_MAIL
 from retinue.agent.tasks import TASK_MAIL
 from retinue.clock import Clock
 from retinue.config import RuntimeContext
 from retinue.errors import ThreadBusy
 from retinue.events import PermissionRequest
 from retinue.harness.driving import Driver, has_news
-from retinue.harness.requests import request_view
+from retinue.harness.requests import answer_request, request_view
 from retinue.harness.running import Asleep, Started, begin, go_on
 from retinue.harness.takeover import find_lead
 from retinue.messages import ZERO_USAGE, Usage
@@ -33,7 +34,7 @@ from retinue.subagents.child import EXECUTOR_LOST, TOO_MANY_ATTEMPTS, answer_tex
 if TYPE_CHECKING:
     from retinue.harness.agent import Agent
 
-__all__ = ["Task", "TaskResult", "Wakes", "deliver", "drive_task", "end_tasks", "resume_tasks"]
+__all__ = ["Task", "TaskResult", "Wakes", "answer_task", "deliver", "drive_task", "end_tasks", "resume_tasks"]
 
 WAIT_POLL_SECONDS: Final = 0.5
 MOST_RESUMED: Final = 10_000
@@ -207,7 +208,7 @@ async def _woken(agent: "Agent", key: ThreadKey) -> Started:
     row = await ledger.thread(key)
     if row is None or row.depth or row.default_agent_id != agent.name:
         raise Asleep
-    letters = frozenset(letter.mail_id for letter in await ledger.mail(key) if letter.kind == TASK_MAIL)
+    letters = frozenset(letter.mail_id for letter in await ledger.mail(key) if letter.kind in (TASK_MAIL, QUESTION_MAIL))
     wakes = agent._wakes_of.get(key, _NEVER)
     if letters <= wakes.letters:
         raise Asleep  # there are none, or it was woken for them and did not get to take them
@@ -242,11 +243,33 @@ async def resume_tasks(agent: "Agent") -> None:
             continue
         why = _hopeless(agent, lead)
         start = partial(_resumed, agent, lead) if why is None else partial(_given_up, agent, lead, why)
-        driver = Driver(agent, start, user=lead.key.user, at_once=False, task=True)
-        assert driver.task is not None
-        driver.task.add_done_callback(partial(_resumption_over, row))
-        _follow(agent, driver, row.parent)
-        agent._has_tasks = True
+        _go_on_in_background(agent, row, lead, start)
+
+
+async def answer_task(agent: "Agent", request_id: str, text: str, *, by: str, user: str) -> None:
+    """Answer what a task asks, and see to it that it goes on: where it is driven, or here in the background.
+
+    Raises:
+        RetinueError: `already_answered`.
+    """
+    runtime = agent.runtime
+    row = await answer_request(runtime, request_id, user=user, given=(True, text), remember="once", by=by)
+    lead = await find_lead(runtime, row.run_id)
+    branch = runtime._branch(lead)
+    if branch is not None:
+        branch.tree.answer_came(request_id, row.run_id, row.invocations)
+        return
+    task = None if lead.invocation_id is None else await runtime.ledger.invocation(lead.invocation_id)
+    if task is not None and await _orphaned(agent, lead):
+        _go_on_in_background(agent, task, lead, partial(_resumed, agent, lead))
+
+
+def _go_on_in_background(agent: "Agent", row: InvocationRow, lead: RunRow, start: Callable[[], Awaitable[Started]]) -> None:
+    driver = Driver(agent, start, user=lead.key.user, at_once=False, task=True)
+    assert driver.task is not None
+    driver.task.add_done_callback(partial(_resumption_over, row))
+    _follow(agent, driver, row.parent)
+    agent._has_tasks = True
 
 
 async def end_tasks(agent: "Agent", how: Literal["wait", "detach", "cancel"]) -> None:

@@ -1,7 +1,7 @@
 """The gate before every call: the chain of rules from root to self, and the answers that people asked to be remembered (M10)."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -14,11 +14,16 @@ Remembered = Callable[[str], Awaitable[bool]]
 """Whether an answer under this name (see `remembered_name`) was remembered for the session."""
 
 
+RequestKind = Literal["permission", "question"]
+
+
 class GatedCall(msgspec.Struct, frozen=True, kw_only=True):
     """What the gate is asked about. `subject` is the child's agent id for a delegation, else the asking agent's.
 
     `need` is the tool's own verdict, `always` the most that any rule can grant for these arguments.
     `forms` are the places that the call touches (`Tool.places`), which rules match besides the main argument.
+    `kind` is that of the request which it opens: a `question` is asked whatever the rules grant, since only its answer lets
+    the call end.
     """
 
     tool: str
@@ -28,6 +33,7 @@ class GatedCall(msgspec.Struct, frozen=True, kw_only=True):
     always: Verdict
     subject: str
     forms: tuple[str, ...] = ()
+    kind: RequestKind = "permission"
 
 
 _PlaceRules = tuple[tuple[str, Rule], ...]

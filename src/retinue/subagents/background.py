@@ -3,6 +3,7 @@
 The row of the delegation is the task's state; the commit of the child's end moves it and writes the mail (invariant 2).
 """
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -11,8 +12,9 @@ from retinue.agent.branch import Branch
 from retinue.agent.ports import CallOutcome, RunEnd
 from retinue.agent.results import cut, named_in
 from retinue.agent.run import Run
+from retinue.agent.task_questions import QuestionMail, question_to
 from retinue.agent.tasks import TASK_MAIL, TaskMail
-from retinue.events import encode
+from retinue.events import PermissionRequest, encode
 from retinue.ids import new_id
 from retinue.messages import BlobRef
 from retinue.ops import PutInvocation, PutMail, PutRun
@@ -25,6 +27,7 @@ __all__ = ["BackgroundChild", "promoted", "receipt"]
 
 ACCEPTED: Final = "accepted"
 TIMEOUT_PROMOTED: Final = "timeout_promoted"
+WAITING: Final = "waiting"
 
 
 class BackgroundChild:
@@ -38,6 +41,7 @@ class BackgroundChild:
         self._staged = row
         child.is_lead = True
         child.ending = self.ending
+        child.asks, child.let_go = self.asking, None
         child.begun_anew = self._begin_anew
 
     @property
@@ -94,6 +98,14 @@ class BackgroundChild:
         letter = Mail(mail_id=new_id("mail"), kind=TASK_MAIL, body=msgspec.Raw(msgspec.json.encode(mail)), at=now)
         run.journal.stage_op(PutMail(row.parent, letter))
 
+    def asking(self, request: PermissionRequest) -> None:
+        """Stage the mail to its parent that belongs to a question of the child."""
+        run, row = self.run, self._staged
+        assert row.task_id is not None
+        asked = QuestionMail(task_id=row.task_id, name=row.name, request_id=request.request_id, question=request.description)
+        run.journal.stage_op(question_to(row.parent, asked, at=run.journal.clock.now_ms()))
+        run.journal.then(lambda: run.tree.mail_sent(row.parent))
+
     def _text(self, end: ChildEnd) -> tuple[str, tuple[BlobRef, ...]]:
         """What the notice says, no longer than a tool's result; the rest is a blob, as there."""
         run = self.run
@@ -124,10 +136,10 @@ class BackgroundChild:
         self._staged = self.row
 
 
-def receipt(words: Format, row: InvocationRow, *, promoted: bool = False) -> CallOutcome:
-    """What the parent's call gives at once (H-12), or at its time limit (D-08)."""
+def receipt(words: Format, row: InvocationRow, *, promoted: bool = False, asks: Sequence[str] = ()) -> CallOutcome:
+    """What the parent's call gives at once (H-12), at its time limit (D-08), or when the child asks its parent something."""
     metadata: dict[str, Any] = {
-        "subAgentStatus": TIMEOUT_PROMOTED if promoted else ACCEPTED,
+        "subAgentStatus": WAITING if asks else TIMEOUT_PROMOTED if promoted else ACCEPTED,
         "subAgentSessionId": row.child.session,
         "subAgentThreadId": row.child.thread,
         "subAgentName": row.name,
@@ -135,7 +147,7 @@ def receipt(words: Format, row: InvocationRow, *, promoted: bool = False) -> Cal
         "contextPolicy": row.context_policy,
         "taskId": row.task_id,
     }
-    return CallOutcome(content=words.receipt(row, promoted=promoted), metadata=metadata)
+    return CallOutcome(content=words.receipt(row, promoted=promoted, asks=asks), metadata=metadata)
 
 
 async def promoted(child: Run, row: InvocationRow) -> BackgroundChild | None:
@@ -173,4 +185,5 @@ async def promoted(child: Run, row: InvocationRow) -> BackgroundChild | None:
     except BaseException:
         tree.branches.discard(branch)
         raise
+    child.wake_up()  # it may wait for just that
     return task

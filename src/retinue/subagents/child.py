@@ -25,9 +25,21 @@ from retinue.rows import InvocationRow
 from retinue.states import InvocationState, ResultStatus
 from retinue.subagents.delegation import ChildEnd, Format
 
-__all__ = ["EXECUTOR_LOST", "TIMEOUT", "TIME_LIMIT", "TOO_MANY_ATTEMPTS", "Child", "answer_text", "child_end", "lifecycle_event"]
+__all__ = [
+    "ASK_PARENT",
+    "EXECUTOR_LOST",
+    "TIMEOUT",
+    "TIME_LIMIT",
+    "TOO_MANY_ATTEMPTS",
+    "Child",
+    "answer_text",
+    "child_end",
+    "lifecycle_event",
+]
 
 SUMMARY_CHARACTERS: Final = 2_000
+ASK_PARENT: Final = "ask_parent"
+"""The name of the tool by which a child asks its parent."""
 TIMEOUT: Final = "timeout"
 TIME_LIMIT: Final = "limit:timeout_seconds"
 """Why a child was stopped that reached its time limit; its parent is told `timeout`."""
@@ -68,27 +80,39 @@ class Child:
 
     def prepared(self) -> Prepared:
         """The child as a call that may start. Alone in its batch it needs no task of its own."""
-        return Prepared(execute=self._execute, stop=self._child.stopping.ask, inline=self._timeout is None)
+        inline = self._timeout is None and not self._may_ask
+        return Prepared(execute=self._execute, stop=self._child.stopping.ask, inline=inline)
+
+    @property
+    def _may_ask(self) -> bool:
+        """Whether the child can ask its parent something, for which it has to be let go on without it."""
+        return self._promotes is not None and ASK_PARENT in self._child.definition.tools
 
     async def _execute(self) -> CallOutcome:
-        if self._timeout is None:
-            end = await self._child.drive()
-        elif self._promotes is not None:
+        if self._promotes is not None and (self._timeout is not None or self._may_ask):
             went = await self._waited_for(self._timeout, self._promotes)
             if isinstance(went, CallOutcome):
                 return went
             end = went
+        elif self._timeout is None:
+            end = await self._child.drive()
         else:
             end = await self._within(self._timeout)
         return self.outcome(end, self._child.take())
 
-    async def _waited_for(self, seconds: float, promote: "Promote") -> RunEnd | CallOutcome:
-        """Drive the child in a task of its own; at the limit it goes on without its parent, who gets a receipt (D-08)."""
+    async def _waited_for(self, seconds: float | None, promote: "Promote") -> RunEnd | CallOutcome:
+        """Drive the child in a task of its own; at the limit, or when it asks its parent something, it goes on without it, and
+        the parent gets a receipt (D-08, D-10)."""
         child = self._child
+        asked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        child.let_go = lambda: None if asked.done() else asked.set_result(None)
         drive = asyncio.create_task(child.drive(), name=f"retinue child {self._invocation.invocation_id}")
-        timer = asyncio.create_task(child.journal.clock.sleep(seconds), name=f"retinue wait {self._invocation.invocation_id}")
+        waits: list[asyncio.Future[Any]] = [drive, asked]
+        if seconds is not None:
+            name = f"retinue wait {self._invocation.invocation_id}"
+            waits.append(asyncio.create_task(child.journal.clock.sleep(seconds), name=name))
         try:
-            await asyncio.wait((drive, timer), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             stays = child.projection.finished is not None or child.stop_reason is not None or self._run.stop_reason is not None
             if not drive.done() and not stays:
                 told = await promote(child, self._invocation, drive, self._words)
@@ -100,8 +124,9 @@ class Child:
             await asyncio.gather(drive, return_exceptions=True)
             raise
         finally:
-            timer.cancel()
-            await asyncio.gather(timer, return_exceptions=True)
+            for one in waits[1:]:
+                one.cancel()
+            await asyncio.gather(*waits[1:], return_exceptions=True)
 
     async def _within(self, seconds: float) -> RunEnd:
         """Drive the child; at the limit it is stopped like any other stop, and ends with what it has."""

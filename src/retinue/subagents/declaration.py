@@ -76,7 +76,8 @@ class SubAgent(_Named, frozen=True, kw_only=True):
     `tools` are names of inherited tools (globs allowed), not functions: those go into `tool_harnesses`. None inherits
     what the surface gives, an empty list nothing. `context_policy` is about the child's conversation, `workspace_mode`
     about its folder. The base of its instructions is one of `instructions`, the `AGENTS.md` in `workspace`, or what runs
-    at `url` (A-05). `mode="primary"` keeps it from being spawned, `hidden` only from being listed. With
+    at `url` (A-05). `ask_parent`: it has a tool of that name for questions to whoever gave it its task (D-10).
+    `mode="primary"` keeps it from being spawned, `hidden` only from being listed. With
     `output=Type` its answer is checked, and its parent's model reads the value as JSON.
 
     Raises:
@@ -111,6 +112,7 @@ class SubAgent(_Named, frozen=True, kw_only=True):
     chat: ChatClientConfig = ChatClientConfig()
     output: Any = None
     skills: Sequence[str] = ()
+    ask_parent: bool = False
     hidden: bool = False
     mode: SelectionModeName = SelectionMode.ALL
     availability: SubAgentAvailability | Unset = UNSET
@@ -259,10 +261,13 @@ class SubAgent(_Named, frozen=True, kw_only=True):
         return self.origin.kind
 
     def fingerprint(self) -> str:
-        """A stable hash of what defines it (H-01, H-15). Where it was declared, and header values, do not count."""
+        """A stable hash of what defines it (H-01, H-15). Where it was declared, and header values, do not count; nor does
+        what was left out, so that a later version which knows more has the same."""
+        defaults = dict(zip(self.__struct_fields__[2:], self.__struct_defaults__, strict=True))
         values = {field: getattr(self, field) for field in self.__struct_fields__ if field != "origin"}
+        values = {field: value for field, value in values.items() if field not in defaults or value != defaults[field]}
         values["headers"] = sorted(self.headers or ())
-        if values.pop("output") is not None:
+        if values.pop("output", None) is not None:
             values["output"] = repr(self.output)  # a type: its name counts, as with all code
         defines = self.origin.kind if self.origin.kind in ("parent", "agent_id") else "own"
         return digest([values, defines, self.origin.config, self.origin.factory])

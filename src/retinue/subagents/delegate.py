@@ -15,6 +15,7 @@ from retinue.agent.journal import Batch
 from retinue.agent.nobody import nobody
 from retinue.agent.ports import CallOutcome, Prepared, RunEnd
 from retinue.agent.projection import Projection, project
+from retinue.agent.questions import open_questions
 from retinue.agent.recovery import recover
 from retinue.agent.run import Run
 from retinue.agent.start import Copied, stage_run
@@ -25,7 +26,7 @@ from retinue.ids import new_id
 from retinue.messages import CallRef, ToolCall, ToolResult
 from retinue.ops import PutInvocation
 from retinue.rows import InvocationRow, RunRow, ThreadKey, ThreadRow
-from retinue.states import InvocationState, ResultStatus, RunState
+from retinue.states import InvocationState, RequestState, ResultStatus, RunState
 from retinue.subagents.background import BackgroundChild, promoted, receipt
 from retinue.subagents.births import before_fork_commit, child_key, child_thread, fork_projection
 from retinue.subagents.child import Child
@@ -187,8 +188,9 @@ async def _promote(child: Run, row: InvocationRow, drive: "asyncio.Task[RunEnd]"
     task = await promoted(child, row)
     if task is None:
         return None
+    asks = [one.description for one in open_questions(child)]
     child.tree.launch(task, drive)
-    return receipt(words, task.row, promoted=True)
+    return receipt(words, task.row, promoted=True, asks=asks)
 
 
 async def reattach(
@@ -217,7 +219,9 @@ async def reattach(
             remedy="restore the ledger from a copy; the run cannot go on without it",
         )
     if invocation.task_id is not None:  # it was promoted, and nobody could tell the parent
-        return receipt(words, invocation, promoted=True)
+        open_now = await ledger.requests(root_run=invocation.root_run, state=RequestState.OPEN)
+        asks = [one.description for one in open_now if one.run_id == invocation.child_run and one.kind == "question"]
+        return receipt(words, invocation, promoted=True, asks=asks)
     projection = project(stored.own, stored.inherited)
     blob = await ledger.blob(projection.envelope_hash)
     child = Run(

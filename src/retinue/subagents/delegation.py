@@ -1,7 +1,7 @@
 """What a surface asks for when it delegates, and what it is given to put into words."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import msgspec
 
@@ -10,7 +10,14 @@ from retinue.config import SubAgentContextPolicy
 from retinue.rows import InvocationRow, ThreadRow
 from retinue.states import InvocationState
 
-__all__ = ["ChildEnd", "Delegation", "Format"]
+__all__ = ["ASKS", "ChildEnd", "Delegation", "Format"]
+
+
+ASKS: Final = (
+    "It asks you this, and waits for the answer in the background. Answer it with `task_answer`; ask the user first if you do "
+    "not know. Its result reaches you by itself."
+)
+"""What a parent is told whose child asks it something."""
 
 
 class Delegation(msgspec.Struct, kw_only=True):
@@ -60,6 +67,7 @@ class Format:
         """The tool result's text."""
         raise NotImplementedError
 
-    def receipt(self, row: InvocationRow, *, promoted: bool) -> str:
-        """The tool result's text for a task that goes on in the background (H-12); `promoted`: after it was waited for (D-08)."""
+    def receipt(self, row: InvocationRow, *, promoted: bool, asks: Sequence[str] = ()) -> str:
+        """The tool result's text for a task that goes on in the background (H-12); `promoted`: after it was waited for (D-08);
+        `asks`: what it wants to know of its parent before it goes on."""
         raise NotImplementedError

@@ -4,7 +4,7 @@
 D-11, D-12), the workspace table (A-07 to A-12) and the chain of rights. Both surfaces and the root use the same three.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Protocol, cast, runtime_checkable
@@ -47,9 +47,9 @@ class Equipment(msgspec.Struct, frozen=True, kw_only=True):
     `instructions` are complete but for the roster's section. `inherited` are handlers of the parent's tools, `capabilities`
     what is registered on this agent itself, `builtin` the file tools of its own workspace. `rules` is the chain from the
     root to this agent, `labels` the agent ids the sets belong to. `ceiling` is the smallest on the chain (D-03).
-    `file_tools`: whether it and its children register file tools at all. `shares_context`: its tools may look up what the
-    root was given as `RuntimeContext.attributes`. `reserved` are the files of the ledgers of this tree, which no file tool
-    may touch.
+    `asks_parent`: it has `ask_parent`. `file_tools`: whether it and its children register file tools at all.
+    `shares_context`: its tools may look up what the root was given as `RuntimeContext.attributes`. `reserved` are the files of
+    the ledgers of this tree, which no file tool may touch.
     """
 
     agent_id: str
@@ -71,6 +71,7 @@ class Equipment(msgspec.Struct, frozen=True, kw_only=True):
     reserved: tuple[Path, ...] = ()
     shares_context: bool = True
     output: OutputType | None = None
+    asks_parent: bool = False
     depth: int = 0
     ceiling: int = 3
     leaf: bool = False
@@ -114,17 +115,15 @@ def assemble(equipment: Equipment) -> AgentDefinition:
             hidden[capability.name] = _why_hidden(equipment, capability.name)
     instructions = equipment.instructions
     roster = available_roster(equipment)
+    for handler in _delegating(equipment, roster, [one for one in tools.values() if one.delegates]):
+        if handler.spec.name in own:
+            raise ConfigurationError(
+                f"agent `{equipment.agent_id}` has a capability named `{handler.spec.name}`, which is a tool for its subagents",
+                code="duplicate_name",
+                remedy="rename it, or do without subagents: `disable_subagents=True`",
+            )
+        tools[handler.spec.name] = handler
     if roster.spawnable:
-        from retinue.subagents.roster_tools import roster_handlers  # it needs `assemble` for its children
-
-        for handler in roster_handlers(equipment, roster):
-            if handler.spec.name in own:
-                raise ConfigurationError(
-                    f"agent `{equipment.agent_id}` has a capability named `{handler.spec.name}`, which is a tool of the roster",
-                    code="duplicate_name",
-                    remedy="rename it, or switch the roster off with `disable_subagents=True`",
-                )
-            tools[handler.spec.name] = handler
         section = roster_section(roster, background=True)
         instructions = "\n\n".join(part for part in (instructions, section) if part)
     if READ_RESULT in own:
@@ -148,6 +147,28 @@ def assemble(equipment: Equipment) -> AgentDefinition:
         shares_context=equipment.shares_context,
         output=equipment.output,
     )
+
+
+def _delegating(equipment: Equipment, roster: Roster, own: Sequence[CallHandler]) -> list[CallHandler]:
+    """The tools that an agent has for its children: the roster's, those for tasks where a child may work in the background
+    (D-02), and its own question to its parent."""
+    handlers: list[CallHandler] = []
+    on_surface = [resolved for one in own if (resolved := getattr(one, "resolved", None)) is not None]
+    if roster.spawnable:
+        from retinue.subagents.roster_tools import roster_handlers  # it needs `assemble` for its children
+
+        handlers += roster_handlers(equipment, roster)
+    if roster.spawnable or any(one.may_work_in_background for one in on_surface):
+        from retinue.subagents.task_tools import task_handlers
+
+        handlers += task_handlers()
+    may_ask = any(one.declaration.ask_parent for one in (*roster.spawnable, *on_surface))
+    if may_ask or equipment.asks_parent:
+        from retinue.subagents.asking_parent import AnswerTool, AskParent
+
+        handlers += [AnswerTool()] if may_ask else []
+        handlers += [AskParent()] if equipment.asks_parent else []
+    return handlers
 
 
 def available_roster(equipment: Equipment) -> Roster:
@@ -252,6 +273,7 @@ def child_equipment(
         depth=parent.depth + 1,
         ceiling=ceiling,
         leaf=resolved.leaf,
+        asks_parent=declaration.ask_parent,
     )
     included = parent.instructions if SubAgentRunConfigFields.INSTRUCTIONS in resolved.fields and not mirrors else ""
     if _has_place(resolved):

@@ -90,6 +90,12 @@ class ResolvedDeclaration(msgspec.Struct, frozen=True, kw_only=True):
         return SubAgentRunConfigFields.TOOLS in self.fields
 
     @property
+    def may_work_in_background(self) -> bool:
+        """Whether a call of it can give a receipt (H-11, D-08)."""
+        only_waits = self.invocation_mode_policy is AgentInvocationModePolicy.SYNCHRONOUS_ONLY and self.on_timeout != "promote"
+        return self.surface == "roster" or not only_waits
+
+    @property
     def notify(self) -> tuple[str, ...]:
         """The ends of a task that the parent's model is told (H-13)."""
         return notified(self.declaration.background_notification, f"subagent `{self.name}`")

@@ -18,9 +18,10 @@ from retinue.messages import CallRef, ToolCall
 from retinue.models.port import ToolSpec
 from retinue.permissions.gate import GatedCall
 from retinue.rows import InvocationRow, ThreadKey, ThreadRow
+from retinue.subagents.asking_parent import TASK_ANSWER, answered, question_of
 from retinue.subagents.births import create_idle_child
 from retinue.subagents.delegate import count_refusal, delegate, limit_refusal, reattach
-from retinue.subagents.delegation import ChildEnd, Delegation, Format
+from retinue.subagents.delegation import ASKS, ChildEnd, Delegation, Format
 from retinue.subagents.equipment import Equipment, assemble, check_supported, child_equipment
 from retinue.subagents.registry import Roster
 from retinue.subagents.resolved import ResolvedDeclaration
@@ -36,11 +37,11 @@ from retinue.subagents.roster_arguments import (
     free_label,
     wait_of,
 )
-from retinue.subagents.task_tools import TASK_TOOLS, task_handlers
+from retinue.subagents.task_tools import TASK_TOOLS
 
 __all__ = ["ROSTER_TOOLS", "roster_handlers"]
 
-ROSTER_TOOLS: Final = ("agent_spawn", "agent_send", "agent_list", *TASK_TOOLS)
+ROSTER_TOOLS: Final = ("agent_spawn", "agent_send", "agent_list", *TASK_TOOLS, TASK_ANSWER)
 """The names of the tools of the roster."""
 
 FINISHED_LISTED: Final = 10
@@ -77,8 +78,10 @@ class _Lines(Format):
             lines += ["partial_reply:", end.text]
         return "\n".join(lines)
 
-    def receipt(self, row: InvocationRow, *, promoted: bool) -> str:
+    def receipt(self, row: InvocationRow, *, promoted: bool, asks: Sequence[str] = ()) -> str:
         """See `Format` (A-26, A-32)."""
+        if asks:
+            return "\n".join([*self._head, "status: waiting", f"task_id: {row.task_id}", "question:", *asks, ASKS])
         status, told = ("timeout_promoted", _PROMOTED) if promoted else ("accepted", _LATER)
         return "\n".join([*self._head, f"status: {status}", f"task_id: {row.task_id}", told])
 
@@ -312,6 +315,9 @@ class SendTool(_RosterTool):
         arguments, row = checked
         last = await run.tree.services.ledger.last_run(row.key)
         if row.key in run.tree.busy or (last is not None and not last.state.terminal):
+            asked = None if last is None else await question_of(run, last.root, last.run_id)
+            if asked is not None:
+                return self._answered(run, row, asked, arguments.message.strip())
             return self._queued(run, row, arguments.message.strip())
         return await self._go_on(run, ref, call, row, arguments)
 
@@ -321,6 +327,15 @@ class SendTool(_RosterTool):
         journal.stage_op(message_to(row.key, text, by=run.definition.agent_id, at=journal.clock.now_ms()))
         journal.then(lambda: tree.mail_for(row.key))
         return CallOutcome(content="\n".join([*self._head(row), "status: queued", _QUEUED]))
+
+    def _answered(self, run: Run, row: ThreadRow, request_id: str, text: str) -> Prepared:
+        """A child that waits for an answer takes what it is sent for that."""
+
+        async def execute() -> CallOutcome:
+            said = await answered(run, request_id, text, "It")
+            return CallOutcome(content="\n".join([*self._head(row), "status: answered", said]))
+
+        return Prepared(execute=execute)
 
     async def _go_on(
         self, run: Run, ref: CallRef, call: ToolCall, row: ThreadRow, arguments: SendArguments
@@ -397,4 +412,4 @@ async def _state(ledger: Ledger, row: ThreadRow) -> str:
 def roster_handlers(parent: Equipment, roster: Roster) -> list[CallHandler]:
     """The roster tools of an agent (A-02)."""
     children = Children(parent, roster)
-    return [SpawnTool(children), SendTool(children), ListTool(children), *task_handlers()]
+    return [SpawnTool(children), SendTool(children), ListTool(children)]

@@ -23,10 +23,10 @@ from retinue.messages import CallRef, ToolCall
 from retinue.models.port import ToolSpec
 from retinue.permissions.gate import GatedCall
 from retinue.rows import InvocationRow
-from retinue.states import InvocationState, ResultStatus
+from retinue.states import InvocationState, RequestState, ResultStatus
 from retinue.subagents.child import answer_text
 
-__all__ = ["TASK_TOOLS", "task_handlers"]
+__all__ = ["TASK_TOOLS", "TaskTool", "find_task", "task_handlers"]
 
 TASK_TOOLS: Final = ("task_output", "task_wait", "task_cancel", "task_list")
 """The names of the tools for tasks."""
@@ -59,8 +59,8 @@ class _List(msgspec.Struct, frozen=True):
     status_filter: str = "all"
 
 
-class _TaskTool:
-    """What the four have in common."""
+class TaskTool:
+    """What they have in common."""
 
     repeatable = True
     delegates = False
@@ -89,7 +89,7 @@ class _TaskTool:
         raise NotImplementedError
 
 
-class OutputTool(_TaskTool):
+class OutputTool(TaskTool):
     """`task_output`: how far a task is, or its result (A-29)."""
 
     spec = ToolSpec(
@@ -113,7 +113,7 @@ class OutputTool(_TaskTool):
         given = read(call, _Output, ("task_id", "block", "timeout"), form)
         if isinstance(given, CallOutcome):
             return given
-        row = await _find(run, given.task_id)
+        row = await find_task(run, given.task_id)
         if isinstance(row, CallOutcome):
             return row
 
@@ -125,7 +125,7 @@ class OutputTool(_TaskTool):
         return Prepared(execute=execute, barrier=True)
 
 
-class WaitTool(_TaskTool):
+class WaitTool(TaskTool):
     """`task_wait`: wait for several tasks at once, all of them or the first."""
 
     spec = ToolSpec(
@@ -155,7 +155,7 @@ class WaitTool(_TaskTool):
         if given.task_ids is None:
             rows = [row for row in await _of_session(run) if not row.state.terminal]
         for task_id in given.task_ids or ():
-            row = await _find(run, task_id)
+            row = await find_task(run, task_id)
             if isinstance(row, CallOutcome):
                 return row
             rows.append(row)
@@ -171,7 +171,7 @@ class WaitTool(_TaskTool):
         return Prepared(execute=execute, barrier=True)
 
 
-class CancelTool(_TaskTool):
+class CancelTool(TaskTool):
     """`task_cancel`: stop a task (A-30)."""
 
     spec = ToolSpec(
@@ -190,7 +190,7 @@ class CancelTool(_TaskTool):
         given = read(call, _Cancel, ("task_id",), '{"task_id": "task_…"}')
         if isinstance(given, CallOutcome):
             return given
-        row = await _find(run, given.task_id)
+        row = await find_task(run, given.task_id)
         if isinstance(row, CallOutcome):
             return row
         if row.state.terminal:
@@ -205,7 +205,7 @@ class CancelTool(_TaskTool):
         return Prepared(execute=execute, barrier=True)
 
 
-class ListTool(_TaskTool):
+class ListTool(TaskTool):
     """`task_list`: the tasks of this session (A-31)."""
 
     spec = ToolSpec(
@@ -257,7 +257,7 @@ async def _of_session(run: Run) -> list[InvocationRow]:
     return await run.tree.services.ledger.tasks(user=key.user, session=key.session, limit=1_000)
 
 
-async def _find(run: Run, task_id: str) -> InvocationRow | CallOutcome:
+async def find_task(run: Run, task_id: str) -> InvocationRow | CallOutcome:
     """A task that was given in this session (invariant 8)."""
     name = task_id.strip()
     await run.journal.flush()  # it may have been given in this turn
@@ -294,7 +294,10 @@ async def _told(ledger: Ledger, row: InvocationRow) -> str:
     """A task in lines: `task_id:`, `agent_id:`, `status:`, then what it gave."""
     lines = [f"task_id: {row.task_id}", f"agent_id: {row.child_agent_id}", f"status: {_status(row)}"]
     if row.state is InvocationState.WAITING:
-        lines.append("It waits for a person to answer a question.")
+        requests = await ledger.requests(root_run=row.root_run, state=RequestState.OPEN)
+        mine = [one for one in requests if row.invocation_id in one.invocations]
+        asked = [one.description for one in mine if one.kind == "question" and one.run_id == row.child_run]
+        lines += ["It asks, and waits for `task_answer`:", *asked] if asked else ["It waits for a person to allow something."]
     if row.state.terminal:
         journal = await ledger.journal(row.child)
         if journal is not None:

@@ -1,6 +1,6 @@
 """The tool surface: a subagent as a function of its own, named after it, with one argument `input` (H-02)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -18,7 +18,7 @@ from retinue.models.port import ToolSpec
 from retinue.permissions.gate import GatedCall
 from retinue.rows import InvocationRow
 from retinue.subagents.delegate import delegate, limit_refusal, reattach
-from retinue.subagents.delegation import ChildEnd, Delegation, Format
+from retinue.subagents.delegation import ASKS, ChildEnd, Delegation, Format
 from retinue.subagents.equipment import Equipment, assemble, child_equipment
 from retinue.subagents.resolved import ResolvedDeclaration
 
@@ -50,15 +50,17 @@ class _Words(Format):
             told += f" ({end.remedy}.)"
         return f"{told}\nPartial text:\n{end.text}" if end.text.strip() else told
 
-    def receipt(self, row: InvocationRow, *, promoted: bool) -> str:
+    def receipt(self, row: InvocationRow, *, promoted: bool, asks: Sequence[str] = ()) -> str:
         """See `Format`: the documented fields (H-12)."""
         told = {
-            "status": "timeout_promoted" if promoted else "accepted",
+            "status": "waiting" if asks else "timeout_promoted" if promoted else "accepted",
             "taskId": row.task_id,
             "subAgentName": row.name,
             "invocationId": row.invocation_id,
             "message": _PROMOTED if promoted else _LATER,
         }
+        if asks:
+            told |= {"question": "\n".join(asks), "message": ASKS}
         return dumps(told).decode()
 
 
@@ -95,18 +97,18 @@ class SubAgentTool:
 
     def __init__(self, parent: Equipment, resolved: ResolvedDeclaration) -> None:
         self._parent = parent
-        self._resolved = resolved
+        self.resolved = resolved
         self._definition: AgentDefinition | None = None
         self.spec = _spec(resolved)
 
     @property
     def agent_id(self) -> str:
         """The child's agent id."""
-        return self._resolved.agent_id
+        return self.resolved.agent_id
 
     def equipment(self, tools: Mapping[str, CallHandler], *, trial: bool = False) -> Equipment:
         """The child's equipment where its parent has these tools."""
-        return child_equipment(self._parent, tools, self._resolved, RuntimeContext(), trial=trial)
+        return child_equipment(self._parent, tools, self.resolved, RuntimeContext(), trial=trial)
 
     def definition(self, run: Run) -> AgentDefinition:
         """The child as it runs here; made once for this place."""
@@ -124,9 +126,9 @@ class SubAgentTool:
             tool=self.spec.name,
             arguments=arguments,
             main_argument=main_argument(arguments, "input"),
-            need=Verdict.ASK if self._resolved.requires_permission else Verdict.ALLOW,
+            need=Verdict.ASK if self.resolved.requires_permission else Verdict.ALLOW,
             always=Verdict.ALLOW,
-            subject=self._resolved.agent_id,
+            subject=self.resolved.agent_id,
         )
 
     async def refusal(self, run: Run, call: ToolCall) -> CallOutcome | None:
@@ -143,7 +145,7 @@ class SubAgentTool:
         if refused is not None:
             return refused
         text, policy, background = parsed
-        resolved = self._resolved
+        resolved = self.resolved
         wanted = Delegation(
             definition=self.definition(run),
             name=resolved.name,
@@ -164,7 +166,7 @@ class SubAgentTool:
         self, run: Run, ref: CallRef, call: ToolCall, started: SubAgentInvocationStartedEvent
     ) -> Prepared | CallOutcome:
         """See `CallHandler`."""
-        promote = self._resolved.on_timeout == "promote"
+        promote = self.resolved.on_timeout == "promote"
         return await reattach(run, started, self.definition(run), _Words(), promote=promote)
 
     def _parse(self, call: ToolCall) -> tuple[str, SubAgentContextPolicy, bool] | CallOutcome:
@@ -178,7 +180,7 @@ class SubAgentTool:
         background = self._background(call, parsed.invocationMode or parsed.invocation_mode)
         if isinstance(background, CallOutcome):
             return background
-        fixed = self._resolved.context_policy
+        fixed = self.resolved.context_policy
         asked = None if parsed.context is None else parsed.context.strip().lower()
         if fixed is not _POLICIES.MODEL_CHOICE:
             if asked is None or (asked == fixed.value and fixed is not _POLICIES.ISOLATED):
@@ -190,7 +192,7 @@ class SubAgentTool:
 
     def _background(self, call: ToolCall, asked: str | None) -> bool | CallOutcome:
         """Whether the call is for the background (H-11)."""
-        policy, mode = self._resolved.invocation_mode_policy, None if asked is None else asked.strip().lower()
+        policy, mode = self.resolved.invocation_mode_policy, None if asked is None else asked.strip().lower()
         if mode not in (None, "synchronous", "background"):
             return fault(call.name, f"`invocationMode` was `{mode}`", "Expected `synchronous` or `background`")
         if policy is _MODES.MODEL_CHOICE:
