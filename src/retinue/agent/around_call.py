@@ -42,7 +42,7 @@ async def around_call(run: "Run", one: StartedCall, middleware: Sequence[Middlew
     async def innermost(passed: ToolInvocation) -> CallOutcome:
         call = accepted(given, passed).call
         if one.prepared.stop is not None:
-            return await _delegated(one, given.call, call)
+            return await _delegated(run, one, given.call, call)
         return await _called(run, one, given.call, call, changed)
 
     made = cast("object", await chain(middleware, "around_tool_call", innermost)(given))
@@ -64,14 +64,14 @@ def _invocation(run: "Run", action: CallAction) -> ToolInvocation:
     )
 
 
-async def _delegated(one: StartedCall, given: ToolCall, call: ToolCall) -> CallOutcome:
+async def _delegated(run: "Run", one: StartedCall, given: ToolCall, call: ToolCall) -> CallOutcome:
     if call.arguments != given.arguments:
         raise ConfigurationError(
             f"a middleware changed the arguments of the delegation `{call.name}`, whose child is committed",
             code="middleware_changed",
             remedy="pass on `call` as it is; what a fork begins with is changed in `before_fork_commit`",
         )
-    return await one.drive()
+    return await one.drive_inside(run)
 
 
 async def _called(run: "Run", one: StartedCall, given: ToolCall, call: ToolCall, changed: list[str]) -> CallOutcome:
@@ -79,7 +79,7 @@ async def _called(run: "Run", one: StartedCall, given: ToolCall, call: ToolCall,
     if one.given_up:
         raise asyncio.CancelledError
     if one.at_work:
-        raise called_twice(call.name, "while the first call is still at work", "wait for it first")
+        raise called_twice(f"`{call.name}`", "while the first call is still at work", "wait for it first")
     one.at_work = True
     try:
         if call.arguments != given.arguments or one.begun:

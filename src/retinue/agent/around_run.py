@@ -7,7 +7,7 @@ waited for until the grace is over, cancelled again, and then left behind, which
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from retinue.agent.middleware import RunCall, accepted, chain, overriding
 from retinue.agent.ports import RunEnd
@@ -40,6 +40,8 @@ class AroundRun:
             state=run.state,
         )
         self._driver = asyncio.current_task()
+        self._inside: asyncio.Task[Any] | None = None
+        """The task of the loop: the middleware's, or one that it has made for it."""
         self._moved = asyncio.Event()
         self._wanted: asyncio.Future[None] | None = None
         self._looping = False
@@ -57,7 +59,7 @@ class AroundRun:
         task = asyncio.create_task(self._work(), name=f"retinue middleware of {self._call.agent_id}")
         task.add_done_callback(lambda _: self._moved.set())
         try:
-            while not task.done() and not self._left_behind:
+            while (not task.done() or self._looping) and not self._left_behind:
                 try:
                     await self._watch(task)
                 except asyncio.CancelledError:
@@ -92,7 +94,8 @@ class AroundRun:
                 code="next_called_twice",
                 remedy="call `next` once in `around_run`; a run has one end",
             )
-        self._wanted = asyncio.get_running_loop().create_future()
+        stopping = self._run.stopping
+        self._wanted, self._inside = asyncio.get_running_loop().create_future(), asyncio.current_task()
         self._moved.set()
         try:
             self.ends.append(await self._looped(self._wanted))
@@ -101,11 +104,13 @@ class AroundRun:
                 self.faults.append(error)
             raise
         finally:
-            self._patient = self._looping and self._run.stopping.reason is not None
-            self._wanted, self._looping = None, False
-            self._run.stopping.task = self._driver
-            self._run.stopping.interruptible = True
+            self._patient = self._looping and stopping.reason is not None
+            self._wanted, self._inside, self._looping, stopping.inside = None, None, False, False
+            stopping.task = self._driver
+            stopping.interruptible = True
             self._moved.set()
+        if stopping.by_middleware:
+            raise asyncio.CancelledError  # it is in the journal; now the middleware has what it asked for
         return self.ends[-1]
 
     async def _looped(self, allowed: "asyncio.Future[None]") -> RunEnd:
@@ -129,7 +134,8 @@ class AroundRun:
         if self._looping:
             await self._move()
         elif self._wanted is not None:
-            stopping.interruptible, stopping.task, self._looping = False, task, True
+            stopping.interruptible, stopping.task, self._looping = False, self._inside, True
+            stopping.inside = True
             if not self._wanted.done():
                 self._wanted.set_result(None)
         elif stopping.reason is None:
@@ -173,8 +179,9 @@ class AroundRun:
 
     def _cancelled(self, task: "asyncio.Task[BaseException | None]") -> None:
         """Who drives the run was cancelled: the loop takes that in where it is at work, in the middleware's own part a stop."""
-        if self._looping:
-            task.cancel()
+        if self._looping and self._inside is not None:
+            self._run.stopping.passed_on += 1
+            self._inside.cancel()
             if self._driver is not None:
                 self._driver.uncancel()
         else:

@@ -13,6 +13,7 @@ from retinue.agent.media import loader
 from retinue.agent.middleware import ModelCall, Reasoning, accepted, chain, overriding
 from retinue.agent.next_step import AskModel
 from retinue.agent.slots import Hold
+from retinue.agent.started_call import called_twice
 from retinue.errors import LedgerError, ModelError
 from retinue.events import MessageEvent, ModelCalledEvent, ReasoningDeltaEvent, TextDeltaEvent
 from retinue.ids import new_id, sha256_hex
@@ -259,13 +260,22 @@ async def _around_model(
     """The model call with the middleware around it; what the model itself raised is kept in `faults`."""
     call = ModelCall(request=request, agent_id=request.agent_id, run_id=request.run_id, turn=step.turn, state=run.state)
 
+    at_work: list[ModelRequest] = []
+
     async def innermost(passed: ModelCall) -> ModelAnswer:
         asked = accepted(call, passed).request
+        if at_work:
+            raise called_twice(
+                f"the model call of `{call.agent_id}`", "while the first call is still at work", "wait for it first"
+            )
+        at_work.append(asked)
         try:
             return await run.definition.model.answer(asked, stream)
         except BaseException as error:
             faults.append(error)
             raise
+        finally:
+            at_work.clear()
 
     middleware = overriding(run.definition.middleware, "around_model_call")
     return await chain(middleware, "around_model_call", innermost)(call)

@@ -6,8 +6,9 @@ What it gives to `next` is what is done: the request of a model call and the arg
 (`with_request`, `with_arguments`). Everything else stands, and `accepted` refuses what differs.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Generic, Literal, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -206,17 +207,67 @@ def chain(middleware: Sequence[Middleware], point: str, innermost: Callable[[C],
     """`innermost` with the given point of each middleware around it."""
     handler = innermost
     for one in reversed(middleware):
-        handler = _around(getattr(one, point), handler)
+        handler = _around(getattr(one, point), handler, point)
     return handler
 
 
 def _around(
-    outer: Callable[[C, Callable[[C], Awaitable[R]]], Awaitable[R]], inner: Callable[[C], Awaitable[R]]
+    outer: Callable[[C, Callable[[C], Awaitable[R]]], Awaitable[R]], inner: Callable[[C], Awaitable[R]], point: str
 ) -> Callable[[C], Awaitable[R]]:
     async def handler(call: C) -> R:
-        return await outer(call, inner)
+        layer = _Layer(inner, point)
+        try:
+            return await outer(call, layer.next)
+        finally:
+            await layer.close()
 
     return handler
+
+
+class _Layer(Generic[C, R]):
+    """`next` as one middleware has it for one call. Nothing of it outlives the middleware's own part: what still runs then, in
+    a task that the middleware has made, is ended first, and what would begin later does not."""
+
+    __slots__ = ("_closed", "_inner", "_inside", "_point")
+
+    def __init__(self, inner: Callable[[C], Awaitable[R]], point: str) -> None:
+        self._inner = inner
+        self._point = point
+        self._closed = False
+        self._inside: dict[asyncio.Future[None], asyncio.Task[Any] | None] = {}
+
+    async def next(self, call: C) -> R:
+        """What the middleware is around.
+
+        Raises:
+            ConfigurationError: `next_called_late`.
+        """
+        if self._closed:
+            raise ConfigurationError(
+                f"a middleware called `next` after its `{self._point}` had ended",
+                code="next_called_late",
+                remedy="await `next` inside of it, and keep it for nothing else",
+            )
+        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._inside[over] = asyncio.current_task()
+        try:
+            return await self._inner(call)
+        finally:
+            del self._inside[over]
+            if not over.done():
+                over.set_result(None)
+
+    async def close(self) -> None:
+        """End what still runs in a task of the middleware's own."""
+        self._closed = True
+        here = asyncio.current_task()
+        left = [over for over, task in self._inside.items() if task is not here]
+        for over in left:
+            task = self._inside[over]
+            if task is not None:
+                task.cancel()
+        if left:
+            await asyncio.wait(left)
 
 
 _FREE: Final[Mapping[type, str]] = {ModelCall: "request", ToolInvocation: "call"}

@@ -1,17 +1,22 @@
 """A call that runs in this process, and how a delegation ends whatever a middleware makes of it."""
 
 import asyncio
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from retinue.agent.begun import until_done
 from retinue.agent.next_step import CallAction
 from retinue.agent.ports import CallOutcome, Prepared
 from retinue.errors import ConfigurationError
 from retinue.states import ResultStatus
 
+if TYPE_CHECKING:
+    from retinue.agent.run import Run
+
 __all__ = ["StartedCall", "called_twice", "no_outcome"]
 
+INTERRUPTED: Final = "interrupted by a middleware"
 NOT_RUN: Final = "not_run"
 """Why a child ended that a middleware answered for, or kept from running."""
 
@@ -43,7 +48,9 @@ class StartedCall:
         if self.given_up:
             raise asyncio.CancelledError
         if self.driving or self.ended is not None or self.fault is not None:
-            raise called_twice(self.action.call.name, "around a delegation", "call it at most once there; a child runs once")
+            raise called_twice(
+                f"`{self.action.call.name}`", "around a delegation", "call it at most once there; a child runs once"
+            )
         self.driving = True
         try:
             self.ended = await self.prepared.execute()
@@ -53,6 +60,29 @@ class StartedCall:
         finally:
             self.driving = False
         return self.ended
+
+    async def drive_inside(self, run: "Run") -> CallOutcome:
+        """`drive` in the hands of a middleware: if that cancels it, the child is stopped and comes to its end before the
+        middleware learns of that, and the run goes on.
+
+        Raises:
+            CancelledError: it was cancelled. ConfigurationError: as `drive`.
+        """
+        work = asyncio.create_task(self.drive(), name=f"retinue child of {self.action.call.name}")
+        cancelled: asyncio.CancelledError | None = None
+        while not work.done():
+            try:
+                await until_done(work)
+            except asyncio.CancelledError as error:
+                cancelled = error
+                if run.branch.given_up or self.given_up:
+                    work.cancel()
+                elif run.stop_reason is None:
+                    assert self.prepared.stop is not None
+                    self.prepared.stop(INTERRUPTED)
+        if cancelled is not None and self.ended is not None:
+            raise cancelled
+        return work.result()
 
     async def settled(self, made: object) -> CallOutcome:
         """The call's outcome, if a middleware made `made` of it: a child that it did not let run ends cancelled."""
@@ -73,9 +103,7 @@ class StartedCall:
 
 def called_twice(name: str, when: str, remedy: str) -> ConfigurationError:
     """The error for a middleware that called `next` again where it must not."""
-    return ConfigurationError(
-        f"a middleware called `next` twice around `{name}`, {when}", code="next_called_twice", remedy=remedy
-    )
+    return ConfigurationError(f"a middleware called `next` twice around {name}, {when}", code="next_called_twice", remedy=remedy)
 
 
 def no_outcome(name: str, made: object) -> CallOutcome:

@@ -41,7 +41,19 @@ class Stuck(NamedTuple):
 class Stopping:
     """The stop of one run, asked for or not."""
 
-    __slots__ = ("_at", "_interrupting", "_run", "fault", "interruptible", "reason", "stuck", "task")
+    __slots__ = (
+        "_at",
+        "_interrupting",
+        "_run",
+        "by_middleware",
+        "fault",
+        "inside",
+        "interruptible",
+        "passed_on",
+        "reason",
+        "stuck",
+        "task",
+    )
 
     def __init__(self, run: "Run") -> None:
         self._run = run
@@ -52,6 +64,12 @@ class Stopping:
         """The task that drives the run."""
         self.interruptible = False
         """Whether the driver is in a model call, which is to be interrupted by a stop."""
+        self.inside = False
+        """Whether the driver is in a middleware's hands (`around_run`), who may cancel it as any task of its own."""
+        self.passed_on = 0
+        """How many cancellations from outside were passed on to the driver while it was."""
+        self.by_middleware = False
+        """Whether such a cancellation was the middleware's own."""
         self._interrupting = False
         self._at = 0.0
         self.stuck: list[Stuck] = []
@@ -105,7 +123,8 @@ class Stopping:
                 self.task.uncancel()
 
     def cancelled(self) -> None:
-        """The driver's task was cancelled: by `ask`, or from outside, which stops the whole branch once its intent is staged.
+        """The driver's task was cancelled: by `ask`; by a middleware around the run, which stops that; or from outside, which
+        stops the whole branch once its intent is staged.
 
         Raises:
             CancelledError: a second cancellation from outside, while the first one is being carried out: the run ends at
@@ -115,7 +134,11 @@ class Stopping:
         task = asyncio.current_task()
         if self._interrupting:
             self._interrupting = False
+        elif self.inside and not self.passed_on and not branch.given_up:
+            self.by_middleware = True
+            self.ask_with_intent("interrupted by a middleware", by="middleware")
         else:
+            self.passed_on = max(0, self.passed_on - 1)
             branch.interruptions += 1
             if branch.interruptions > 1 or branch.given_up:
                 raise asyncio.CancelledError
