@@ -102,7 +102,7 @@ class ModelError(RetinueError):
 
     `retryable` says whether the same request may succeed later; `retry_after` is in seconds where the provider said it.
     Codes: `unreachable`, `timeout`, `stream_broken`, `authentication`, `rate_limited`, `overloaded`, `context_overflow`,
-    `model_not_found`, `bad_request`, `bad_response`, `missing_key`.
+    `model_not_found`, `bad_request`, `bad_response`, `answer_too_long`, `missing_key`.
     """
 
     default_code = "model"

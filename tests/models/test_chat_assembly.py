@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.messages import Usage
-from retinue.models.assemble import Assembler, BadStream
+from retinue.models import assemble
+from retinue.models.assemble import Assembler, BadStream, EndlessAnswer
 from retinue.models.port import ModelAnswer, ReasoningDelta, TextDelta
 from retinue.models.wire import CALLS_NOTE, REASONING_NOTE
 
@@ -312,3 +313,17 @@ def test_a_pair_of_surrogates_in_two_chunks_is_one_character() -> None:
         shown += assembler.feed({"choices": [{"delta": {"content": half}}]})
     shown += assembler.flush()
     assert [delta.text for delta in shown] == ["a", "🤖b"]
+
+
+@pytest.mark.parametrize("piece", ["x" * 10, ["x" * 8]])
+def test_arguments_that_come_to_no_end_are_refused(piece: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(assemble, "MAX_ARGUMENTS", 100)
+    assembler = Assembler()
+
+    def feed(times: int) -> None:
+        for index in range(times):
+            assembler.feed({"choices": [{"delta": {"tool_calls": [_call(index % 3, None, None, piece)]}}]})
+
+    feed(8)
+    with pytest.raises(EndlessAnswer, match="100 characters"):
+        feed(3)

@@ -326,6 +326,15 @@ async def test_a_server_that_breaks_the_protocol(sent: bytes, code: str, retryab
     assert "me:x" not in str(error)
 
 
+@pytest.mark.parametrize("sent", [b"data: " + b"x" * 300, b"{" + b" " * 300, b"data: {}\n" * 40])
+async def test_an_answer_without_end_is_refused(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("exchange", "sse"):
+        monkeypatch.setattr(f"retinue.models.{module}.MAX_EVENT", 200)
+    async with _RawServer(HEAD + b"Connection: close\r\n\r\n" + sent, stay=True).listening() as server:
+        error = await _fails(OpenAIChatModel("m", base_url=server.url, clock=VirtualClock(auto=True), retries=0))
+    assert (error.code, error.retryable) == ("answer_too_long", False)
+
+
 async def test_a_compressed_answer_is_read() -> None:
     body = gzip.compress(EVENT + b"data: [DONE]\n\n")
     async with _RawServer(

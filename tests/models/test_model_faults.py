@@ -38,7 +38,14 @@ GOLDEN = [
         REMOTE,
         1,
         "the answer of model `gpt-5` from `openai` broke off: the connection was lost in the middle of the answer; "
-        "tried once, a retry may help. Run again: nothing of the broken answer was kept.",
+        "tried once, a retry may help. Run again: of the broken answer only whole text is kept, no calls.",
+    ),
+    (
+        Fault("answer_too_long", "the arguments of its calls have more than 16,000,000 characters"),
+        REMOTE,
+        1,
+        "model `gpt-5` of `openai` comes to no end in its answer: the arguments of its calls have more than 16,000,000 "
+        "characters; not retried. Set `max_tokens`, or use a model that stops; the text so far is kept.",
     ),
     (
         Fault("authentication", "Incorrect API key provided", status=401),

@@ -1,7 +1,7 @@
 """A run's mailbox as it is read: what is damaged in it is told once, and keeps nothing from going on.
 
-An answer also stands in the row of its request, committed with the letter. So a letter that cannot be read costs nothing while
-that row can: what the run waits for is taken from there.
+An answer also stands in the row of its request, and the end of a task in that of its delegation, committed with the letter. So
+a letter that cannot be read costs little while that row can: what the run waits for is taken from there.
 """
 
 import logging
@@ -12,15 +12,19 @@ import msgspec
 
 from retinue.agent.messages_sent import MESSAGE_MAIL, read_message
 from retinue.agent.next_step import AnswerMail, asked_by, read_answer
+from retinue.agent.task_questions import QUESTION_MAIL, read_question
+from retinue.agent.tasks import TASK_MAIL, TaskMail, read_task, retold
 from retinue.errors import LedgerUnavailable
 from retinue.ledger.port import DAMAGED_MAIL
-from retinue.rows import Mail, RequestRow
+from retinue.rows import InvocationRow, Mail, RequestRow
 from retinue.states import RequestState
 
 if TYPE_CHECKING:
     from retinue.agent.run import Run
 
 __all__ = ["letters"]
+
+MOST_TASKS: Final = 1_000
 
 _log: Final = logging.getLogger("retinue")
 
@@ -50,6 +54,10 @@ def _fault(letter: Mail) -> str:
             read_answer(letter)
         elif letter.kind == MESSAGE_MAIL:
             read_message(letter)
+        elif letter.kind == TASK_MAIL:
+            read_task(letter)
+        elif letter.kind == QUESTION_MAIL:
+            read_question(letter)
     except LedgerUnavailable as error:
         return error.message
     return ""
@@ -57,12 +65,22 @@ def _fault(letter: Mail) -> str:
 
 async def _restored(run: "Run", damaged: Sequence[Mail], sound: Iterable[Mail]) -> list[Mail]:
     there = {read_answer(letter).request_id for letter in sound if letter.kind == "answer"}
-    lost = [row for row in await _answered(run) if row.request_id not in there]
-    made: list[Mail] = []
-    for place, letter in enumerate(damaged):
-        answer = _said(lost[place]) if place < len(lost) else AnswerMail(request_id="", answer="deny")
-        made.append(Mail(mail_id=letter.mail_id, kind="answer", body=msgspec.Raw(msgspec.json.encode(answer)), at=letter.at))
-    return made
+    told = {read_task(letter).task_id for letter in sound if letter.kind == TASK_MAIL}
+    lost: list[tuple[str, AnswerMail | TaskMail]] = []
+    lost += [("answer", _said(row)) for row in await _answered(run) if row.request_id not in there]
+    lost += [(TASK_MAIL, retold(row)) for row in await _ended(run) if row.task_id not in told]
+    lost += [("answer", AnswerMail(request_id="", answer="deny"))] * len(damaged)
+    return [
+        Mail(mail_id=letter.mail_id, kind=kind, body=msgspec.Raw(msgspec.json.encode(said)), at=letter.at)
+        for letter, (kind, said) in zip(damaged, lost, strict=False)
+    ]
+
+
+async def _ended(run: "Run") -> list[InvocationRow]:
+    """The tasks given in this thread that have ended, and whose end its journal has not told."""
+    key = run.row.key
+    rows = await run.tree.services.ledger.tasks(user=key.user, session=key.session, limit=MOST_TASKS)
+    return [row for row in rows if row.parent == key and row.state.terminal and row.invocation_id in run.projection.tasks]
 
 
 async def _answered(run: "Run") -> list[RequestRow]:

@@ -5,7 +5,7 @@ at a step boundary; several that lie there are one notice. The mail, the events 
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -13,17 +13,27 @@ from retinue.agent.projection import TASK_NOTICE
 from retinue.agent.task_questions import open_letters, said_of
 from retinue.agent.texts import notice
 from retinue.damage import UNREADABLE, damaged
-from retinue.events import Event, MessageEvent, decode
+from retinue.errors import LedgerUnavailable
+from retinue.events import (
+    Event,
+    MessageEvent,
+    SubAgentInvocationCancelledEvent,
+    SubAgentInvocationCompletedEvent,
+    SubAgentInvocationFailedEvent,
+    decode,
+    encode,
+)
 from retinue.ids import new_id
-from retinue.ledger.port import Ledger
+from retinue.ledger.port import DAMAGED_MAIL, Ledger
 from retinue.messages import AssistantMessage, BlobRef, UserMessage
 from retinue.ops import Record, TakeMail
-from retinue.rows import Mail
+from retinue.rows import InvocationRow, Mail
+from retinue.states import InvocationState
 
 if TYPE_CHECKING:
     from retinue.agent.run import Run
 
-__all__ = ["TASK_MAIL", "TaskMail", "news_for_model", "take_tasks"]
+__all__ = ["TASK_MAIL", "TaskMail", "news_for_model", "read_task", "retold", "take_tasks"]
 
 TASK_MAIL: Final = "task"
 """The kind of the mail that tells the end of a task."""
@@ -46,23 +56,62 @@ class TaskMail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, re
 _decoder: Final = msgspec.json.Decoder(TaskMail)
 
 
-def _read(mail: Mail) -> TaskMail:
+def read_task(mail: Mail) -> TaskMail:
+    """The end of a task in a mail of its kind.
+
+    Raises:
+        LedgerUnavailable: `damaged`.
+    """
     try:
         return _decoder.decode(mail.body)
     except UNREADABLE as error:
         raise damaged(f"the row `{mail.mail_id}` of table `mail`, the end of a task,", error) from error
 
 
+def retold(row: InvocationRow) -> TaskMail:
+    """What a letter must have said that cannot be read any more, as far as the row of the delegation knows it."""
+    assert row.task_id is not None
+    common: dict[str, Any] = {
+        "invocation_id": row.invocation_id,
+        "call": row.call,
+        "parent_tool_call_id": row.call_id,
+        "child_agent_id": row.child_agent_id,
+        "child_session_id": row.child.session,
+        "child_thread_id": row.child.thread,
+        "context_policy": row.context_policy,
+        "mode": row.mode,
+        "depth": row.depth,
+    }
+    event: Event
+    if row.state is InvocationState.COMPLETED:
+        event = SubAgentInvocationCompletedEvent(summary="", **common)
+    elif row.state is InvocationState.CANCELLED:
+        event = SubAgentInvocationCancelledEvent(reason=row.reason or "", partial_text="", **common)
+    else:
+        event = SubAgentInvocationFailedEvent(error_type=row.reason or "failed", message="", partial_text="", **common)
+    return TaskMail(
+        task_id=row.task_id,
+        name=row.name,
+        status=row.state.value,
+        type=event.TYPE,
+        event=msgspec.Raw(encode(event)),
+        text=f'Its text is damaged here. Read it with `task_output(task_id="{row.task_id}")`.',
+        notify=row.state.value in row.notify,
+    )
+
+
 async def news_for_model(ledger: Ledger, letters: Sequence[Mail]) -> bool:
     """Whether a model is to be told something of what lies in its mailbox. An end that it is not told (H-13) can wait for its
-    next run, and so can a question that has its answer.
-
-    Raises:
-        LedgerUnavailable: `damaged`.
+    next run, and so can a question that has its answer. What is damaged counts: the run sees what it must have said.
     """
-    if any(letter.kind == TASK_MAIL and _read(letter).notify for letter in letters):
+    try:
+        if any(letter.kind == DAMAGED_MAIL or (letter.kind == TASK_MAIL and read_task(letter).notify) for letter in letters):
+            return True
+        return bool(await open_letters(ledger, letters))
+    except LedgerUnavailable as error:
+        if error.code != "damaged":
+            raise
         return True
-    return bool(await open_letters(ledger, letters))
 
 
 async def take_tasks(run: "Run", letters: Sequence[Mail]) -> None:
@@ -76,7 +125,7 @@ async def take_tasks(run: "Run", letters: Sequence[Mail]) -> None:
     shown: list[TaskMail] = []
     for letter in letters:
         if letter.kind == TASK_MAIL:
-            end = _read(letter)
+            end = read_task(letter)
             run.journal.stage(_lifecycle(run, letter, end))
             if end.notify:
                 shown.append(end)

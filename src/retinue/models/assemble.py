@@ -13,7 +13,10 @@ from retinue.models.plain import PlainChunk
 from retinue.models.port import Delta, ModelAnswer, ReasoningDelta, TextDelta
 from retinue.models.wire import CALLS_NOTE, REASONING_NOTE
 
-__all__ = ["Assembler", "BadStream"]
+__all__ = ["MAX_ARGUMENTS", "Assembler", "BadStream", "EndlessAnswer"]
+
+MAX_ARGUMENTS: Final = 16_000_000
+"""Characters of the arguments of all calls in one answer: more is a model that comes to no end."""
 
 _FINISH: Final[dict[str, FinishReason]] = {
     "stop": "stop",
@@ -39,18 +42,30 @@ class BadStream(ValueError):
     """The server sent what is no answer. Private to this folder: the adapter makes a `ModelError` of it."""
 
 
+class EndlessAnswer(BadStream):
+    """The model comes to no end."""
+
+
 class _Call:
     """A call that is growing."""
 
-    __slots__ = ("arguments", "extras", "id", "name")
+    __slots__ = ("extras", "id", "name", "pieces")
 
     def __init__(self) -> None:
         self.id = ""
         self.name = ""
-        self.arguments = ""
+        self.pieces: list[str] = []
         self.extras: dict[str, Any] = {}
 
+    @property
+    def arguments(self) -> str:
+        """As far as they have come."""
+        if len(self.pieces) > 1:
+            self.pieces = ["".join(self.pieces)]
+        return self.pieces[0] if self.pieces else ""
+
     def complete(self) -> bool:
+        """Whether its arguments can be whole."""
         return _is_json(self.arguments)
 
 
@@ -74,6 +89,7 @@ class Assembler:
         self._calls: list[_Call] = []
         self._by_index: dict[int, _Call] = {}
         self._extras: dict[str, Any] = {}
+        self._characters = 0
 
     def feed(self, chunk: Any) -> list[Delta]:
         """One chunk, or one whole response: what there is to show of it.
@@ -182,14 +198,17 @@ class Assembler:
         repeats = bool(call_id) and call_id == call.id
         if call_id and not call.name and not repeats:
             call.id += call_id
-        if name and not call.arguments and not (repeats and name == call.name):
+        if name and not call.pieces and not (repeats and name == call.name):
             call.name += name
         arguments: Any = parts.get("arguments")
         self.heard += bool(arguments)
-        if isinstance(arguments, str):
-            call.arguments += arguments
-        elif arguments is not None:  # some servers send the object itself
-            call.arguments += dumps(arguments).decode()
+        if arguments is not None:
+            text = arguments if isinstance(arguments, str) else dumps(arguments).decode()  # some servers send the object itself
+            self._characters += len(text)
+            if self._characters > MAX_ARGUMENTS:
+                raise EndlessAnswer(f"the arguments of its calls have more than {MAX_ARGUMENTS:,} characters")
+            if text:
+                call.pieces.append(text)
         for key, value in piece.items():
             if key not in ("index", "id", "type", "function") and value is not None:
                 call.extras[key] = _merged(call.extras.get(key), value, key)
@@ -274,7 +293,7 @@ class Assembler:
         return "tool_calls" if calls and reason in ("stop", "other") else reason
 
     def _finished_calls(self) -> tuple[tuple[ToolCall, ...], list[dict[str, Any]]]:
-        calls = [call for call in self._calls if call.id or call.name or call.arguments]
+        calls = [call for call in self._calls if call.id or call.name or call.pieces]
         if self.finish is not None and _FINISH.get(self.finish) == "length":
             calls = [call for call in calls if call.complete()]  # the limit cut one in half: it is no call (B014)
         if any(not call.name for call in calls):

@@ -8,14 +8,14 @@ from urllib.parse import urljoin, urlsplit
 
 from retinue.clock import Clock
 from retinue.json_text import loads
-from retinue.models.assemble import Assembler, BadStream
+from retinue.models.assemble import Assembler, BadStream, EndlessAnswer
 from retinue.models.connections import Pool
 from retinue.models.faults import Fault, from_error_body, from_status, redacted, retry_after
 from retinue.models.idle import IdleWatch
 from retinue.models.plain import plain_chunk
 from retinue.models.port import Emit, ModelAnswer
 from retinue.models.proxies import Proxy
-from retinue.models.sse import EventStream
+from retinue.models.sse import MAX_EVENT, EndlessEvent, EventStream
 
 if TYPE_CHECKING:
     import aiohttp
@@ -81,7 +81,10 @@ class _Reader:
             wait = retry_after(response.headers, self._clock.now_ms())
             final = response.headers.get("x-should-retry", "").strip().lower() == "false"
             return from_status(response.status, raw, self._secrets, wait, final=final)
-        return await self._body(response, watch)
+        try:
+            return await self._body(response, watch)
+        except EndlessEvent as error:
+            return Fault("answer_too_long", str(error))
 
     async def _body(self, response: "aiohttp.ClientResponse", watch: IdleWatch) -> ModelAnswer | Fault:
         """Events, or one JSON document: some servers do not stream, some do so under another content type."""
@@ -91,9 +94,12 @@ class _Reader:
             if not piece:
                 return Fault("bad_response", "the answer is empty")
             watch.touch()
-            first += piece
+            first = (first + piece).lstrip()
         if first.lstrip()[:1] in (b"{", b"<", b"["):
-            return self._document(first + await _bytes(response, watch, said=True))
+            whole = first + await _bytes(response, watch, MAX_EVENT + 1 - len(first), said=True)
+            if len(whole) > MAX_EVENT:
+                raise EndlessEvent(f"the answer is longer than {MAX_EVENT:,} bytes")
+            return self._document(whole)
         events = EventStream()
         piece = first
         while piece:
@@ -141,6 +147,8 @@ class _Reader:
             return from_error_body(error, self._secrets)
         try:
             deltas = self._assembler.feed(value)
+        except EndlessAnswer as error:
+            return Fault("answer_too_long", str(error))
         except BadStream as error:
             return Fault("bad_response", str(error))
         for delta in deltas:

@@ -46,6 +46,7 @@ _WHAT: Final[dict[str, str]] = {
     "context_overflow": "the conversation is too long for model `{model}` of `{provider}`",
     "bad_request": "`{provider}` refused the request for model `{model}`",
     "bad_response": "`{provider}` gave no usable answer for model `{model}`",
+    "answer_too_long": "model `{model}` of `{provider}` comes to no end in its answer",
     "missing_key": "no key for `{provider}`, model `{model}`",
 }
 
@@ -54,10 +55,11 @@ CODES: Final = tuple(_WHAT)
 
 _REMEDY: Final[dict[str, str]] = {
     "timeout": "try again, or raise `idle_timeout`",
-    "stream_broken": "run again: nothing of the broken answer was kept",
+    "stream_broken": "run again: of the broken answer only whole text is kept, no calls",
     "model_not_found": "check the model's name, and that the base URL `{base_url}` is right",
     "overloaded": "try again later, or choose another model",
     "context_overflow": "compact the conversation, or choose a model with a longer context",
+    "answer_too_long": "set `max_tokens`, or use a model that stops; the text so far is kept",
     "bad_request": "check the settings of the model; the provider's own words stand above",
     "bad_response": "check that `{base_url}` is the base URL of an OpenAI-compatible server",
 }

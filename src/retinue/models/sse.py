@@ -1,6 +1,15 @@
 """Server-sent events: bytes in, in any pieces; the data of whole events out. No I/O."""
 
-__all__ = ["EventStream"]
+from typing import Final
+
+__all__ = ["MAX_EVENT", "EndlessEvent", "EventStream"]
+
+MAX_EVENT: Final = 64 * 1024 * 1024
+"""Bytes of one event: more is a server that comes to no end, and must not fill the memory."""
+
+
+class EndlessEvent(ValueError):
+    """An event is longer than `MAX_EVENT`."""
 
 
 class EventStream:
@@ -9,23 +18,46 @@ class EventStream:
     It works on bytes, so that a character cut in two by the network is whole again before anyone decodes it.
     """
 
-    __slots__ = ("_after_cr", "_rest")
+    __slots__ = ("_after_cr", "_pieces", "_rest", "_size")
 
     def __init__(self) -> None:
         self._rest = b""
+        self._pieces: list[bytes] = []
+        """What has come of a line since, not joined yet: a long line in many pieces is joined once."""
+        self._size = 0
         self._after_cr = False
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """The data of the events that `piece` completes, in order."""
+        """The data of the events that `piece` completes, in order.
+
+        Raises:
+            EndlessEvent: it is too long already.
+        """
         if self._after_cr or b"\r" in piece:
             piece = self._without_cr(piece)
-        *events, self._rest = (self._rest + piece).split(b"\n\n")
+        if b"\n" not in piece:
+            self._pieces.append(piece)
+            self._size += len(piece)
+            if self._size + len(self._rest) > MAX_EVENT:
+                raise EndlessEvent(f"an event of the stream is longer than {MAX_EVENT:,} bytes")
+            return []
+        *events, self._rest = (self._joined() + piece).split(b"\n\n")
+        if len(self._rest) > MAX_EVENT:
+            raise EndlessEvent(f"an event of the stream is longer than {MAX_EVENT:,} bytes")
         return [data for event in events if (data := _data(event)) is not None]
 
     def end(self) -> list[bytes]:
         """What is whole although the last blank line is missing."""
-        data, self._rest = _data(self._rest), b""
+        data, self._rest = _data(self._joined()), b""
         return [] if data is None else [data]
+
+    def _joined(self) -> bytes:
+        if not self._pieces:
+            return self._rest
+        joined = b"".join((self._rest, *self._pieces))
+        self._pieces.clear()
+        self._size = 0
+        return joined
 
     def _without_cr(self, piece: bytes) -> bytes:
         """The piece with `\\n` at the end of each line, also where `\\r\\n` was cut in two."""
