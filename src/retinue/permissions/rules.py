@@ -9,7 +9,9 @@ How a rule matches
 * The glob is matched against the call's main argument. What looks like a path is normalised first: `src/../.env` is `.env`.
   Give a path relative to the workspace, as the rules do.
 * A tool may say which places a call really touches (`Tool.places`): the file tools give the path from the workspace's root,
-  and where it leads through links. These are matched like the argument, so no spelling and no link gets around a rule.
+  and where it leads through symbolic links. These are matched like the argument, so no spelling and no symbolic link gets
+  around a rule. A hard link is another name of the same file, which says nothing of its other names: a rule for one does not
+  hold for the other. (No tool makes one; the files of a ledger are closed under every name.)
 * Matching leans to the safe side. An `allow` needs the argument as written *and*, where it has `.`, `..` or empty segments,
   its normal form to match, and so every place. A `deny` or an `ask` applies if any form of the argument or of a place
   matches (as written, trimmed, normalised), whatever the case of the letters, because file systems may ignore it.
