@@ -2,12 +2,14 @@
 
 import asyncio
 import os
+import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator
 from concurrent.futures import Future
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from itertools import count
 from pathlib import Path
 from typing import IO, Any
@@ -163,6 +165,31 @@ def forks(tmp_path_factory: pytest.TempPathFactory) -> Generator[Forks]:
     process.wait()
     assert process.stdout is not None
     process.stdout.close()
+
+
+def stop_process(pid: int, ledger: Path) -> None:
+    """SIGSTOP, and return when the system says that it stands still: at a moment when it does not hold the ledger's lock, for
+    which everybody else would have to wait.
+    """
+    with closing(sqlite3.connect(ledger, timeout=0, isolation_level=None)) as db:
+        while True:
+            os.kill(pid, signal.SIGSTOP)
+            while b"State:\tT" not in Path(f"/proc/{pid}/status").read_bytes():
+                os.sched_yield()
+            try:
+                db.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:
+                os.kill(pid, signal.SIGCONT)
+                os.sched_yield()
+            else:
+                db.execute("ROLLBACK")
+                return
+
+
+@pytest.fixture
+def stand_still() -> Callable[[int, Path], None]:
+    """Stop a process as SIGSTOP does; see `stop_process`."""
+    return stop_process
 
 
 @pytest.fixture

@@ -55,7 +55,15 @@ async def test_a_waiting_run_is_cancelled_by_whoever_resumes_it(
     ],
 )
 async def test_killed_after_the_intent_was_committed(
-    tmp_path: Path, forks: Any, theatre: Any, read: Any, agent: str, step: int, happened: int, unfinished: tuple[str, ...]
+    tmp_path: Path,
+    forks: Any,
+    theatre: Any,
+    read: Any,
+    stand_still: Any,
+    agent: str,
+    step: int,
+    happened: int,
+    unfinished: tuple[str, ...],
 ) -> None:
     """The intent comes from another process, the owner dies before it sees it."""
     path, url = tmp_path / "ledger.sqlite3", theatre.provider.url
@@ -63,6 +71,7 @@ async def test_killed_after_the_intent_was_committed(
     owner = forks.start("run", "owner", path, url)
     await theatre.reached(gate, owner)
     await theatre.happened(happened)
+    stand_still(await owner.pid(), path)  # alive, but it looks at nothing any more
     told = await forks.start("cancel", "canceller", path, url).outcome()
     assert told["status"] is None
     os.kill(await owner.pid(), signal.SIGKILL)

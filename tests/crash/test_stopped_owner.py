@@ -61,25 +61,6 @@ async def test_writes_without_events_are_fenced_too(kind: str) -> None:
     assert (await ledger.draft(key), await ledger.mail(key)) == (None, [mail])
 
 
-def stop_process(pid: int, ledger: Path) -> None:
-    """SIGSTOP, and return when the system says that it stands still: at a moment when it does not hold the ledger's lock, for
-    which everybody else would have to wait.
-    """
-    with closing(sqlite3.connect(ledger, timeout=0, isolation_level=None)) as db:
-        while True:
-            os.kill(pid, signal.SIGSTOP)
-            while b"State:\tT" not in Path(f"/proc/{pid}/status").read_bytes():
-                os.sched_yield()
-            try:
-                db.execute("BEGIN IMMEDIATE")
-            except sqlite3.OperationalError:
-                os.kill(pid, signal.SIGCONT)
-                os.sched_yield()
-            else:
-                db.execute("ROLLBACK")
-                return
-
-
 async def recorded(ledger: Path, count: int) -> None:
     """Return when the ledger holds so many results of tools that change something. Nobody is told: they are another process."""
     query = (
@@ -105,7 +86,7 @@ async def attempts(ledger: Any, root: str) -> set[int]:
     [("lead", 2, 6), ("helper", 1, 4), ("helper", 3, 6), ("noter", 2, 1)],
 )
 async def test_stopped_owner_revived_after_takeover(
-    tmp_path: Path, forks: Any, theatre: Any, read: Any, agent: str, step: int, effects_before: int
+    tmp_path: Path, forks: Any, theatre: Any, read: Any, stand_still: Any, agent: str, step: int, effects_before: int
 ) -> None:
     """Stopped while a model answers: what the model said to the old owner goes nowhere."""
     path = tmp_path / "ledger.sqlite3"
@@ -114,7 +95,7 @@ async def test_stopped_owner_revived_after_takeover(
     old = forks.start("run", "old", path, theatre.provider.url, agent=root)
     await theatre.reached(gate, old)
     await theatre.happened(effects_before)
-    stop_process(await old.pid(), path)
+    stand_still(await old.pid(), path)
     refused = await forks.start("resume", "refused", path, theatre.provider.url, agent=root).outcome()
     assert (refused["error"], refused["code"]) == ("ThreadBusy", "thread_busy")
     assert "alive" in refused["message"]
@@ -141,7 +122,9 @@ async def test_stopped_owner_revived_after_takeover(
 
 
 @pytest.mark.parametrize("tool", ["note", "put", "pay"])
-async def test_stopped_in_the_middle_of_a_tool(tmp_path: Path, forks: Any, theatre: Any, read: Any, tool: str) -> None:
+async def test_stopped_in_the_middle_of_a_tool(
+    tmp_path: Path, forks: Any, theatre: Any, read: Any, stand_still: Any, tool: str
+) -> None:
     """The effect has happened and the old owner does not know: not repeated, unless the tool can be."""
     path = tmp_path / "ledger.sqlite3"
     gate = theatre.hold_effect(tool)
@@ -153,7 +136,7 @@ async def test_stopped_in_the_middle_of_a_tool(tmp_path: Path, forks: Any, theat
     await theatre.reached(asking, old)
     await theatre.happened(5 if tool == "pay" else 4)
     await recorded(path, 2 if tool == "pay" else 1)  # nothing else is under way now
-    stop_process(await old.pid(), path)
+    stand_still(await old.pid(), path)
     new = await forks.start("resume", "new", path, theatre.provider.url, take_over=True).outcome()
     assert new["status"] == "completed", new
     async with read(path) as ledger:

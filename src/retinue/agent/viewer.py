@@ -35,10 +35,24 @@ class Viewer:
         self._dropped = 0
         self._ready = asyncio.Event()
         self.closed = False
-        self.tree: Tree | None = None
+        self._trees: list[Tree] = []
+
+    def watch(self, tree: "Tree") -> None:
+        """Be shown the events of a tree."""
+        if tree not in self._trees:
+            self._trees.append(tree)
+            tree.viewers.append(self)
+
+    def unwatch(self) -> None:
+        """Be shown no more."""
+        for tree in self._trees:
+            tree.viewers.remove(self)
+        self._trees.clear()
 
     def put(self, event: Event) -> None:
-        """Take an event in."""
+        """Take an event in, unless nobody reads any more."""
+        if self.closed:
+            return
         if isinstance(event, TextDeltaEvent | ReasoningDeltaEvent):
             if self._deltas >= VIEWER_DELTAS:
                 self._dropped += 1
@@ -60,10 +74,10 @@ class Viewer:
 
     async def get(self) -> Event | None:
         """The next event, or None when the viewer is closed and empty."""
-        tree = self.tree
-        if self._asked is not None and not self._patient and tree is not None and self._asked.request_id not in tree.answered:
+        if self._asked is not None and not self._patient and not self._answered(self._asked):
             self.attending = False  # it looked at the request and came back without an answer (D-28)
-            tree.wake_all()
+            for tree in self._trees:
+                tree.wake_all()
         self._asked = None
         while not self._queue:
             if self.closed:
@@ -81,9 +95,12 @@ class Viewer:
             self._asked = event
         return event
 
+    def _answered(self, request: PermissionRequest) -> bool:
+        return any(request.request_id in tree.answered for tree in self._trees)
+
     def _loss(self) -> Event:
         """What was dropped since that was said last, dated as the event before which it is said, at the tree's root."""
         count, self._dropped = self._dropped, 0
         before = next(iter(self._queue.values()))
-        key, run_id = (None, "") if self.tree is None else (self.tree.root_key, self.tree.root_run)
+        key, run_id = (self._trees[-1].root_key, self._trees[-1].root_run) if self._trees else (None, "")
         return EventsDroppedEvent(count=count, path=before.path[:1], key=key, run_id=run_id, at=before.at)

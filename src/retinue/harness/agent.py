@@ -38,6 +38,7 @@ from retinue.harness.checks import (
     ledger_files,
 )
 from retinue.harness.driving import Driver
+from retinue.harness.following import Follower, followed
 from retinue.harness.mistaken import mistaken_names
 from retinue.harness.requests import request_view
 from retinue.harness.results import RunResult
@@ -48,7 +49,7 @@ from retinue.harness.stored import check_below, check_tools, started_with, store
 from retinue.harness.takeover import find_lead
 from retinue.harness.tasks import Task, Wakes, deliver, end_tasks, resume_tasks
 from retinue.harness.threads import Thread, Threads
-from retinue.ids import check_agent_id
+from retinue.ids import check_agent_id, new_id
 from retinue.ledger.port import Ledger
 from retinue.media import Input
 from retinue.models.port import ChatModel
@@ -175,6 +176,7 @@ class Agent:
         self._output = self.runtime._output(output)
         self._own_trees: WeakSet[Tree] = WeakSet()
         """The trees of this agent's runs: a runtime may have those of others as well."""
+        self._followers: list[Follower] = []
         self._has_tasks = False
         self._wakes_at_all = True
         self._wakes_of: dict[ThreadKey, Wakes] = {}
@@ -364,17 +366,37 @@ class Agent:
         return self._sync.run(self.run(text, context=context, output=output, check=check))
 
     async def stream(
-        self, text: Input, *, context: RuntimeContext | None = None, output: Any = UNSET, patient: bool = False
+        self,
+        text: Input,
+        *,
+        context: RuntimeContext | None = None,
+        output: Any = UNSET,
+        patient: bool = False,
+        background: bool = False,
     ) -> AsyncGenerator[Event, None]:
         """Run and give the events of the whole tree as they come, each with its path; the last one carries the result.
 
         A `PermissionRequest` is waited for until the loop comes back for the next event without having answered it; then
         the run ends `waiting`. With `patient=True` it is waited for without end (answer from another task). Leaving the
         loop early stops the run.
+
+        Args:
+            background: go on with the events of its tasks in the background, and of the runs that their ends wake, until
+                nothing of the session is at work here any more. Each of these runs ends with an event that carries its result.
         """
         given = check_input(text, self._limits)
         check_context(context)
         await self.build()
+        if background:
+            context = context or RuntimeContext()
+            session = context.session_id or new_id("ses")
+            context = replace(context, session_id=session)
+            start = partial(begin, self, given, context, viewer=None, acknowledged=True, output=self._form(output))
+            events = followed(self, start, user=_user(context), session=session, patient=patient)
+            async with aclosing(events):
+                async for event in events:
+                    yield event
+            return
         viewer = Viewer(patient=patient)
         form = self._form(output)
         start = partial(begin, self, given, context, viewer=viewer, acknowledged=True, output=form)
@@ -426,10 +448,25 @@ class Agent:
         return checked(await driver.result(), check)
 
     async def resume_stream(
-        self, run_id: str, *, take_over: bool = False, context: RuntimeContext | None = None, patient: bool = False
+        self,
+        run_id: str,
+        *,
+        take_over: bool = False,
+        context: RuntimeContext | None = None,
+        patient: bool = False,
+        background: bool = False,
     ) -> AsyncGenerator[Event, None]:
-        """`resume`, as a stream of events."""
+        """`resume`, as a stream of events. The arguments are those of `resume` and `stream`."""
         await self.build()
+        if background:
+            root = await self._resumable(run_id, user=None if context is None else context.user_id)
+            top = await self.runtime.ledger.run(root.root) or root
+            start = partial(self._resuming, run_id, viewer=None, force=take_over, context=context)
+            events = followed(self, start, user=top.key.user, session=top.key.session, patient=patient)
+            async with aclosing(events):
+                async for event in events:
+                    yield event
+            return
         viewer = Viewer(patient=patient)
         start = partial(self._resuming, run_id, viewer=viewer, force=take_over, context=context)
         driver = Driver(self, start, viewer, user=_user(context))
@@ -582,6 +619,10 @@ class Agent:
         """A run on this thread has ended. Of a task that ended while it did, nobody has told it."""
         if self._wakes and self._has_tasks:
             deliver(self, key)
+
+    def _task_over(self, parent: ThreadKey) -> None:
+        """A task that was given in this thread has ended, or waits: its mail is there."""
+        deliver(self, parent)
 
     async def close(self) -> None:
         """Stop what runs and release everything that is this agent's own; of its tasks becomes what `on_exit` says. Idempotent;

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from retinue.harness.agent import Agent
     from retinue.harness.results import RunResult
 
-__all__ = ["Driver", "has_news"]
+__all__ = ["Driver", "final_event", "has_news"]
 
 ANSWERS: Final = ("answer", DAMAGED_MAIL)
 """The mail that lets a run go on which waits for a person; other mail waits for its next step."""
@@ -81,10 +81,26 @@ class Driver:
     def _over(self, task: "asyncio.Task[RunResult]") -> None:
         self._agent.runtime._drivers.discard(self)
         started = self._started
+        failed = task.cancelled() or task.exception() is not None  # which is seen: the caller may have left
         if started is not None and started.task is None and not task.cancelled():
             self._agent._run_over(started.run.row.key)
-        if not task.cancelled():
-            task.exception()  # seen: the caller may have left
+        elif started is not None and started.task is not None and not failed:
+            self._agent._task_over(started.task.row.parent)
+        for follower in list(self._agent._followers):
+            follower.over(self)
+
+    @property
+    def started(self) -> Started | None:
+        """What it drives, once that has begun."""
+        return self._started
+
+    @property
+    def outcome(self) -> "RunResult | None":
+        """How it ended, if it has, and not with an error."""
+        task = self.task
+        if task is None or not task.done():
+            return self._ended
+        return None if task.cancelled() or task.exception() is not None else task.result()
 
     def belongs_to(self, agent: "Agent") -> bool:
         """Whether it drives a run of this agent."""
@@ -148,7 +164,7 @@ class Driver:
                     yield event
             result = await self.result()
             assert self._started is not None
-            yield _final(result, last, self._started.run.row, at=self._agent.runtime.clock.now_ms())
+            yield final_event(result, last, self._started.run.row, at=self._agent.runtime.clock.now_ms())
         finally:
             if not task.done():
                 viewer.close()
@@ -201,8 +217,9 @@ async def has_news(ledger: Ledger, lead: RunRow) -> bool:
     return False
 
 
-def _final(result: "RunResult", last: RunFinishedEvent | None, row: RunRow, *, at: int) -> RunFinishedEvent:
-    """The last event of a stream. A run that waits has none in its journal: it is made here, and dated `at`."""
+def final_event(result: "RunResult", last: RunFinishedEvent | None, row: RunRow, *, at: int) -> RunFinishedEvent:
+    """The end of a root run as a stream shows it, with its result. A run that waits has none in its journal: it is made here,
+    and dated `at`."""
     if last is None:
         last = RunFinishedEvent(
             status=result.status,

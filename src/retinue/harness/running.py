@@ -332,8 +332,9 @@ def _tree(
     tree.mail_sent = partial(_mail_sent, agent)
     agent._own_trees.add(tree)
     if viewer is not None:
-        viewer.tree = tree
-        tree.viewers.append(viewer)
+        viewer.watch(tree)
+    for follower in agent._followers:
+        follower.offer(tree)
     return tree
 
 

@@ -176,19 +176,7 @@ def drive_task(
     async def start() -> Started:
         return Started(agent, task.branch, task.run, context, task=task, drive=drive)
 
-    _follow(agent, Driver(agent, start, at_once=False, task=True), task.row.parent)
-
-
-def _follow(agent: "Agent", driver: Driver, parent: ThreadKey) -> None:
-    """See to it that the parent is told when the task has ended."""
-
-    def over(done: "asyncio.Task[Any]") -> None:
-        if done.cancelled() or done.exception() is not None:
-            return  # it is as the ledger has it, and can be gone on with
-        deliver(agent, parent)
-
-    assert driver.task is not None
-    driver.task.add_done_callback(over)
+    Driver(agent, start, at_once=False, task=True)
 
 
 def deliver(agent: "Agent", key: ThreadKey) -> None:
@@ -268,7 +256,6 @@ def _go_on_in_background(agent: "Agent", row: InvocationRow, lead: RunRow, start
     driver = Driver(agent, start, user=lead.key.user, at_once=False, task=True)
     assert driver.task is not None
     driver.task.add_done_callback(partial(_resumption_over, row))
-    _follow(agent, driver, row.parent)
     agent._has_tasks = True
 
 
