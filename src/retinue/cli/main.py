@@ -72,12 +72,20 @@ def demo(**options: Any) -> int:
 @click.option("--ask", multiple=True, metavar="RULE", help="Ask before `tool` or `tool(glob)`. May be repeated.")
 @click.option("--deny", multiple=True, metavar="RULE", help="Deny `tool` or `tool(glob)`. May be repeated.")
 @click.option("--max-iters", type=click.IntRange(min=1), metavar="N", help="Turns of the agent at most (default: 50).")
+@click.option(
+    "--on-exit",
+    type=click.Choice(["wait", "detach", "cancel"]),
+    default="wait",
+    show_default=True,
+    help="Tasks in the background that are not done at the end: wait for them, leave them to be resumed, or stop them.",
+)
 @click.option("--quiet", "-q", is_flag=True, help="Show the answer only.")
 def run(**options: Any) -> int:
     """Give TASK to an agent that works in a folder and may delegate. `-` reads the task from stdin.
 
     The answer goes to stdout, progress to stderr. Ctrl-C cancels the whole tree and keeps what was done; its session can
-    be continued. A second Ctrl-C leaves at once, and `retinue resume` brings the run to its end.
+    be continued. A second Ctrl-C leaves at once, and `retinue resume` brings the run to its end. When only tasks in the
+    background are left, Ctrl-C leaves those, for `retinue resume --all`.
     """
     from retinue.cli.run import run_task
 
@@ -85,8 +93,9 @@ def run(**options: Any) -> int:
 
 
 @cli.command()
-@click.argument("run_or_session", required=False)
+@click.argument("run_or_session", metavar="[RUN|SESSION|TASK]", required=False)
 @place_options
+@click.option("--all", "everything", is_flag=True, help="Everything that nobody works on, tasks in the background too.")
 @click.option("--model", metavar="M", help="Model to go on with (default: the run's own).")
 @click.option("--take-over", is_flag=True, help="Take the run from a process that still lives but is stopped or stuck.")
 @click.option("--yes", "-y", is_flag=True, help="With --take-over: do not ask, though that process is not stopped.")
@@ -94,7 +103,11 @@ def run(**options: Any) -> int:
 @json_option
 @click.option("--quiet", "-q", is_flag=True, help="Show the answer only.")
 def resume(**options: Any) -> int:
-    """Go on with a run whose process is gone, or that waits for an answer: the newest one, or RUN_OR_SESSION."""
+    """Go on with a run or task whose process is gone, or that waits for an answer: the newest one, or that of an id."""
+    if options.pop("everything"):
+        from retinue.cli.resume_all import resume_all
+
+        return resume_all(**options)
     from retinue.cli.run import resume_run
 
     return resume_run(**options)
@@ -134,6 +147,99 @@ def cancel(**options: Any) -> int:
     from retinue.cli.steer import cancel_run
 
     return cancel_run(**options)
+
+
+@cli.group()
+def tasks() -> None:
+    """Work in the background: look at it, wait for it, stop it, answer what it asks.
+
+    TASK is its id, or the agent key, label or name of its child where only one fits.
+    """
+
+
+@tasks.command("list")
+@place_options
+@click.option("--session", metavar="S", help="Only those given in this session.")
+@click.option(
+    "--status",
+    type=click.Choice(["running", "waiting", "completed", "failed", "cancelled", "all"]),
+    default="all",
+    show_default=True,
+    help="`running` are all that have not ended.",
+)
+@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, metavar="N")
+@json_option
+def tasks_list(*, ledger: str | None, workspace: Path, **options: Any) -> int:
+    """List tasks, newest first."""
+    from retinue.cli.running import run_async
+    from retinue.cli.tasks import list_tasks
+
+    return run_async(lambda: list_tasks(ledger, workspace, **options))
+
+
+@tasks.command("show")
+@click.argument("task")
+@place_options
+@json_option
+def tasks_show(*, ledger: str | None, workspace: Path, **options: Any) -> int:
+    """Show how far TASK is: who works on it, what it waits for, what it has said."""
+    from retinue.cli.running import run_async
+    from retinue.cli.tasks import show_task
+
+    return run_async(lambda: show_task(ledger, workspace, **options))
+
+
+@tasks.command("wait")
+@click.argument("tasks", nargs=-1, metavar="[TASK]...")
+@place_options
+@click.option("--any", "first", is_flag=True, help="Until the first of them has ended.")
+@click.option("--timeout", type=click.FloatRange(min=0), metavar="S", help="Seconds to wait at most.")
+@json_option
+def tasks_wait(*, ledger: str | None, workspace: Path, **options: Any) -> int:
+    """Wait until tasks have ended or wait for an answer (without ids: all that run). Ctrl-C leaves them alone.
+
+    Exit code 0: all completed; 1: one failed or was cancelled; 3: one is still at work or waits.
+    """
+    from retinue.cli.running import run_async
+    from retinue.cli.tasks import wait_for_tasks
+
+    return run_async(lambda: wait_for_tasks(ledger, workspace, **options))
+
+
+@tasks.command("cancel")
+@click.argument("tasks", nargs=-1, required=True, metavar="TASK...")
+@place_options
+@click.option("--reason", default="cancelled", show_default=True, metavar="TEXT", help="Kept with the task.")
+@json_option
+def tasks_cancel(*, ledger: str | None, workspace: Path, **options: Any) -> int:
+    """Stop tasks and everything below them. What was done is kept."""
+    from retinue.cli.running import run_async
+    from retinue.cli.tasks import cancel_tasks
+
+    return run_async(lambda: cancel_tasks(ledger, workspace, **options))
+
+
+@tasks.command("answer")
+@click.argument("task")
+@click.argument("answer", metavar="[allow|deny|TEXT]", required=False)
+@place_options
+@click.option("--remember", is_flag=True, help="Do not ask again for this tool and agent in this session.")
+@click.option("--note", default="", metavar="TEXT", help="Told to the model with a denial.")
+@click.option("--model", metavar="M", help="Model to go on with (default: the run's own).")
+@click.option("--trust", is_flag=True, help="Use the folder's agent files without asking.")
+@json_option
+@click.option("--quiet", "-q", is_flag=True, help="Show the answer only.")
+def tasks_answer(*, task: str, answer: str | None, ledger: str | None, workspace: Path, **options: Any) -> int:
+    """Answer what TASK waits for, and go on with it if no other process does. Without an answer you are asked."""
+    import asyncio
+
+    from retinue.cli.steer import answer_request
+    from retinue.cli.tasks import answer_task
+
+    found = asyncio.run(answer_task(ledger, workspace, task=task, answer=answer))
+    if found is None:
+        return 3
+    return answer_request(request=found[0], answer=found[1], ledger=ledger, workspace=workspace, **options)
 
 
 @cli.group()
@@ -243,7 +349,7 @@ def gc(*, ledger: str | None, workspace: Path, **options: Any) -> int:
 def explain(*, ledger: str | None, workspace: Path, wanted: str, as_json: bool) -> int:
     """Say why ID is in its state, who holds it, what it waits for, and the command that moves it on.
 
-    ID is that of a run, delegation, request, session, SESSION/THREAD, owner, or an agent key.
+    ID is that of a run, delegation, task, request, session, SESSION/THREAD, owner, or an agent key.
     """
     from retinue.cli.explain import explain_id
     from retinue.cli.running import run_async

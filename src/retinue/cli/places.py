@@ -134,8 +134,8 @@ def program() -> str:
 
 
 async def find_run(ledger: "Ledger", wanted: str) -> "RunRow":
-    """The root run that `wanted` means: a run id (of any run of the tree), or the newest run of a session, of a thread
-    (`SESSION/THREAD`), or of a child by its agent key.
+    """The run that `wanted` means: the root of a run id (of any run of the tree), or of the newest run of a session, of a thread
+    (`SESSION/THREAD`), or of a child by its agent key; by a task id that task's own.
 
     Raises:
         UnknownId: there is no such thing in this ledger; says which kind of id was given.
@@ -145,6 +145,11 @@ async def find_run(ledger: "Ledger", wanted: str) -> "RunRow":
         if run is not None:
             root = await ledger.run(run.root)
             return root or run
+    elif wanted.startswith("task_"):
+        task = await ledger.task(wanted) if wanted.isascii() else None
+        run = None if task is None else await ledger.run(task.child_run)
+        if run is not None:
+            return run
     else:
         for thread in await _threads(ledger, wanted):
             run = await ledger.last_run(thread.key)

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from retinue.cli.exits import Exit
 from retinue.cli.jsonl import EventLines
@@ -19,9 +19,11 @@ from retinue.errors import ConfigurationError, UntrustedWorkspace
 if TYPE_CHECKING:
     from retinue.config import PermissionRules
     from retinue.harness import HarnessAgent
+    from retinue.rows import RunRow
 
-__all__ = ["check_recorded", "resume_run", "run_task", "trusted_agent"]
+__all__ = ["OnExit", "agent_of", "check_recorded", "resume_run", "run_task", "trusted_agent"]
 
+OnExit: TypeAlias = Literal["wait", "detach", "cancel"]
 AGENT_NAME: Final = "assistant"
 """The agent id of `retinue run`."""
 DEFAULT_ITERS: Final = 50
@@ -42,6 +44,7 @@ def run_task(
     ask: Sequence[str],
     deny: Sequence[str],
     max_iters: int | None,
+    on_exit: OnExit,
     quiet: bool,
 ) -> Exit:
     """Run a task to its end. See `retinue run --help`."""
@@ -66,9 +69,11 @@ def run_task(
             trust=trust,
             rules=rules,
             max_iters=max_iters or DEFAULT_ITERS,
+            on_exit=on_exit,
         )
         async with agent:
-            return await drive(agent, agent.stream(text, context=context), viewer, Session(workspace=workspace, ledger=ledger))
+            events = agent.stream(text, context=context, background=on_exit == "wait")
+            return await drive(agent, events, viewer, Session(workspace=workspace, ledger=ledger))
 
     return run_async(work)
 
@@ -89,6 +94,7 @@ async def trusted_agent(
     trust: bool,
     rules: "PermissionRules | None" = None,
     max_iters: int = DEFAULT_ITERS,
+    on_exit: OnExit = "wait",
 ) -> "HarnessAgent":
     """A built agent for a workspace; agent files that nobody has confirmed are confirmed here first (D-23)."""
     from retinue.harness import HarnessAgent
@@ -103,6 +109,8 @@ async def trusted_agent(
         permissions=rules,
         trust=False,
         max_iters=max_iters,
+        recovery="leave",  # what others have left is gone on with where that is asked for
+        on_exit=on_exit,
     )
     if trust:
         agent.workspace.trust()
@@ -162,26 +170,37 @@ def resume_run(
                 return Exit.COMPLETED
             if take_over and not await was_confirmed(found, row, yes=yes):
                 return Exit.INTERRUPTED
-        if row.workspace is None:
-            raise ConfigurationError(
-                f"run `{row.run_id}` was started by an agent in code, `{row.agent_id}`, and needs that code to go on",
-                code="no_executor",
-                remedy=f"resume it from there: `await agent.resume({row.run_id!r})`",
-            )
-        folder = Path(row.workspace)
-        named = model or row.model or choose_model(None, folder)
-        if model is None and row.model:
-            check_recorded(row.run_id, row.model)
-        agent = await trusted_agent(row.agent_id, folder, model=named, ledger=ledger, trust=trust)
+            root = row if row.root == row.run_id else await found.run(row.root) or row
+        agent = await agent_of(root, row, model=model, ledger=ledger, trust=trust)
+        session = Session(workspace=agent.workspace.root, ledger=ledger)
         async with agent:
             await agent._definition_of(row)  # before anything is said: it has to be gone on with here
             idle = None if can_ask(viewer) else await still_waiting(agent.runtime.ledger, row)
             if idle is not None:
-                return tell_waiting(idle.before, idle.last, viewer, Session(workspace=folder, ledger=ledger))
-            events = agent.resume_stream(row.run_id, take_over=take_over)
-            return await drive(agent, events, viewer, Session(workspace=folder, ledger=ledger), resumed=row.run_id)
+                return tell_waiting(idle.before, idle.last, viewer, session)
+            events = agent.resume_stream(row.run_id, take_over=take_over, background=True)
+            return await drive(agent, events, viewer, session, resumed=root.run_id, task=row.run_id)
 
     return run_async(work)
+
+
+async def agent_of(root: "RunRow", run: "RunRow", *, model: str | None, ledger: str | None, trust: bool) -> "HarnessAgent":
+    """The agent that goes on with `run`, of the tree of `root`.
+
+    Raises:
+        ConfigurationError: `no_executor`, `unknown_model`: it needs code that is not here.
+    """
+    if root.workspace is None:
+        raise ConfigurationError(
+            f"run `{run.run_id}` was started by an agent in code, `{root.agent_id}`, and needs that code to go on",
+            code="no_executor",
+            remedy=f"resume it from there: `await agent.resume({run.run_id!r})`",
+        )
+    folder = Path(root.workspace)
+    named = model or root.model or choose_model(None, folder)
+    if model is None and root.model:
+        check_recorded(root.run_id, root.model)
+    return await trusted_agent(root.agent_id, folder, model=named, ledger=ledger, trust=trust)
 
 
 def check_recorded(run_id: str, named: str) -> None:

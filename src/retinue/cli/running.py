@@ -23,10 +23,11 @@ from retinue.cli.replay import replay_tree, up_to_take_over
 from retinue.cli.text import clean, counted, duration, money, one_line, tail, tokens
 from retinue.cli.viewers import JsonViewer, Viewer, is_last, write_line
 from retinue.errors import RetinueError
-from retinue.events import Event, PermissionRequest, RunFinishedEvent
+from retinue.events import Event, PermissionRequest, RunFinishedEvent, RunStartedEvent
 
 if TYPE_CHECKING:
     from retinue.harness import Agent
+    from retinue.harness.tasks import Task
 
 __all__ = ["Session", "can_ask", "drive", "run_async", "tell_waiting"]
 
@@ -53,30 +54,78 @@ class Session:
 
 
 async def drive(
-    agent: "Agent", events: AsyncGenerator[Event, None], viewer: Viewer, session: Session, *, resumed: str | None = None
+    agent: "Agent",
+    events: AsyncGenerator[Event, None],
+    viewer: Viewer,
+    session: Session,
+    *,
+    resumed: str | None = None,
+    task: str | None = None,
 ) -> Exit:
     """Show a run to its end and say how it ended. `events` are those of `agent.stream` or `agent.resume_stream`.
 
-    `resumed` is the root run that is gone on with: what it did before is shown first, where a tree is shown. A request is
+    `resumed` is the root run that is gone on with, or whose `task`, another run, is: what was done before is shown first, where a
+    tree is shown. A request is
     asked where a person sits at the terminal. Elsewhere it is passed over, and the run ends `waiting` (D-28).
     """
     last: RunFinishedEvent | None = None
+    told = False
     asker = Asker(viewer) if can_ask(viewer) else None
     async with viewer, contextlib.aclosing(events):
         with reported_to(viewer.say), _Interrupts(agent, viewer) as interrupts:
             async for event in events:
                 if not interrupts.started and resumed is not None:
-                    viewer.catch_up(up_to_take_over(await replay_tree(agent.runtime.ledger, resumed), resumed))
+                    viewer.catch_up(up_to_take_over(await replay_tree(agent.runtime.ledger, resumed), task or resumed))
                 interrupts.started = True
+                if last is not None and isinstance(event, RunStartedEvent) and len(event.path) == 1:
+                    interrupts.resting = False  # it was woken by the end of a task
                 viewer.show(event)
                 if isinstance(event, PermissionRequest) and asker is not None:
                     await _ask(agent, asker, event, interrupts)
                 if is_last(event) and isinstance(event, RunFinishedEvent):
-                    last = event
+                    last, told = event, False
+                    if at_work := await _at_work(event.result.tasks):
+                        told, interrupts.resting = True, True
+                        _say_so_far(event, at_work, viewer)
     if last is None:
         return Exit.FAILED
-    _say_end(last, viewer, session)
-    return exit_of_run(last.status, last.reason)
+    if not told:
+        _say_end(last, viewer, session)
+    return await _exit(last, viewer, session, left=interrupts.leaving)
+
+
+async def _at_work(tasks: "Sequence[Task]") -> int:
+    """How many of the tasks go on in the background."""
+    states = [(await task.result()).status for task in tasks]
+    return sum(state in ("pending", "running", "stopping") for state in states)
+
+
+def _say_so_far(event: RunFinishedEvent, at_work: int, viewer: Viewer) -> None:
+    """The answer of a run whose tasks are still at work, and that they are waited for."""
+    if not isinstance(viewer, JsonViewer) and event.result.status == "completed" and event.result.text:
+        viewer.pause()
+        write_line(sys.stdout, clean(event.result.text))
+        viewer.resume()
+    if viewer.talks:
+        viewer.say(f"{counted(at_work, 'task')} at work in the background, which is waited for (Ctrl-C leaves what is not done)")
+
+
+async def _exit(last: RunFinishedEvent, viewer: Viewer, session: Session, *, left: bool) -> Exit:
+    """What is left in the background when nothing of it is at work here any more, and the exit code."""
+    code, waiting, open_ones = exit_of_run(last.status, last.reason), 0, 0
+    for task in last.result.tasks:
+        end = await task.result()
+        waiting += end.status == "waiting"
+        open_ones += not end.ended and end.status != "waiting"
+        for request in end.requests:
+            viewer.say(f"task {task.task_id} (`{one_line(task.name, 60)}`) waits for an answer to {request.request_id}")
+            viewer.say(f"  {session.command('tasks', 'answer', task.task_id)}")
+    if open_ones:
+        words = "is not done, and is kept" if open_ones == 1 else "are not done, and are kept"
+        viewer.say(f"{counted(open_ones, 'task')} {words}. Go on with: {session.command('resume', '--all')}")
+    if left:
+        return Exit.INTERRUPTED
+    return Exit.WAITING if waiting and code is Exit.COMPLETED else code
 
 
 def can_ask(viewer: Viewer) -> bool:
@@ -130,6 +179,9 @@ class _Interrupts:
         self._main = asyncio.current_task()
         self.question: asyncio.Task[Any] | None = None
         self.started = False
+        self.resting = False
+        """Whether the run has ended, and only tasks in the background are at work."""
+        self.leaving = False
 
     @property
     def stopping(self) -> bool:
@@ -156,9 +208,17 @@ class _Interrupts:
             if self._main is not None:
                 self._main.cancel()
             return
-        self._cancelling = asyncio.create_task(self._agent.cancel(reason="Ctrl-C or a signal"), name="retinue-interrupt")
+        self.leaving = self.resting
+        if self.resting:
+            from retinue.harness.tasks import end_tasks
+
+            self._cancelling = asyncio.create_task(end_tasks(self._agent, "detach"), name="retinue-interrupt")
+        else:
+            self._cancelling = asyncio.create_task(self._agent.cancel(reason="Ctrl-C or a signal"), name="retinue-interrupt")
         if self.question is not None:
             self.question.cancel()
+        if self.resting:
+            return
         self._viewer.say("Stopping the whole tree … (Ctrl-C again leaves at once)")
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Literal
 
 from retinue.cli.exits import Exit
 from retinue.cli.jsonl import EventLines
-from retinue.cli.places import choose_model, existing_ledger, find_run
-from retinue.cli.run import check_recorded, trusted_agent
+from retinue.cli.places import existing_ledger, find_run
+from retinue.cli.run import agent_of
 from retinue.cli.running import Session, drive, run_async
 from retinue.cli.text import one_line
 from retinue.cli.viewers import choose_viewer
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from retinue.harness import Runtime
     from retinue.rows import RequestRow, RunRow
 
-__all__ = ["answer_request", "cancel_run"]
+__all__ = ["answer_request", "cancel_run", "cancelled"]
 
 
 def answer_request(
@@ -40,34 +40,33 @@ def answer_request(
 
     async def work() -> Exit:
         from retinue.harness import Runtime
+        from retinue.harness.takeover import find_lead
 
         async with Runtime(ledger=existing_ledger(ledger, workspace)) as runtime:
             row = await _request(runtime, request)
             given = _given(row, answer, note)
             root = await find_run(runtime.ledger, row.root_run)
-            driven = await _driven_by(runtime, root)
+            lead = await find_lead(runtime, row.run_id)
+            driven = await _driven_by(runtime, lead)
             if driven or root.workspace is None:
                 await _record(runtime, row, given, remember=kept)
                 goes_on = (
                     f"{driven} goes on with it"
                     if driven
-                    else f"its own code goes on with it: `await agent.resume({root.run_id!r})`"
+                    else f"its own code goes on with it: `await agent.resume({lead.run_id!r})`"
                 )
                 if as_json:
-                    said = {"requestId": row.request_id, "answer": answer, "runId": root.run_id, "drivenBy": driven or None}
+                    said = {"requestId": row.request_id, "answer": answer, "runId": lead.run_id, "drivenBy": driven or None}
                     print(json.dumps(said))
-                print(f"answered: {answer}; run {root.run_id}: {goes_on}", file=sys.stderr)
+                print(f"answered: {one_line(answer, 80)}; run {lead.run_id}: {goes_on}", file=sys.stderr)
                 return Exit.COMPLETED
-        folder = Path(root.workspace)
-        if model is None and root.model:
-            check_recorded(root.run_id, root.model)
-        named = model or root.model or choose_model(None, folder)
-        agent = await trusted_agent(root.agent_id, folder, model=named, ledger=_url(ledger, workspace), trust=trust)
+        agent = await agent_of(root, lead, model=model, ledger=_url(ledger, workspace), trust=trust)
         async with agent:
-            await agent._definition_of(root)  # before anything is recorded: it has to be gone on with here
+            await agent._definition_of(lead)  # before anything is recorded: it has to be gone on with here
             await _record(agent.runtime, row, given, remember=kept)
-            events = agent.resume_stream(root.run_id)
-            return await drive(agent, events, viewer, Session(workspace=workspace, ledger=ledger), resumed=root.run_id)
+            events = agent.resume_stream(lead.run_id, background=True)
+            session = Session(workspace=workspace, ledger=ledger)
+            return await drive(agent, events, viewer, session, resumed=root.run_id, task=lead.run_id)
 
     return run_async(work)
 
@@ -76,8 +75,7 @@ def cancel_run(*, run_or_session: str, workspace: Path, ledger: str | None, reas
     """Stop a run and everything below it. See `retinue cancel --help`."""
 
     async def work() -> Exit:
-        from retinue.harness import Agent, Runtime
-        from retinue.models.scripted import ScriptedModel
+        from retinue.harness import Runtime
 
         async with Runtime(ledger=existing_ledger(ledger, workspace)) as runtime:
             row = await find_run(runtime.ledger, run_or_session)
@@ -85,9 +83,7 @@ def cancel_run(*, run_or_session: str, workspace: Path, ledger: str | None, reas
                 raise UnknownId(
                     f"run `{row.run_id}` has ended: {row.state}", code="run_ended", remedy="there is nothing left to stop"
                 )
-            agent = Agent(row.agent_id, model=ScriptedModel([]), runtime=runtime)  # asked for nothing: none of its code runs
-            await agent.cancel(row.run_id, reason=reason, user_id=row.key.user or None)
-            after = await _ended(runtime, row.run_id)
+            after = await cancelled(runtime, row, reason)
             driven = "" if after is None else await _driven_by(runtime, after)
         state = "unknown" if after is None else after.state.value
         if as_json:
@@ -100,6 +96,16 @@ def cancel_run(*, run_or_session: str, workspace: Path, ledger: str | None, reas
         return Exit.COMPLETED
 
     return run_async(work)
+
+
+async def cancelled(runtime: "Runtime", row: "RunRow", reason: str) -> "RunRow | None":
+    """Stop a run and everything below it: its row as it is when that is done, or the grace of whoever drives it is over."""
+    from retinue.harness import Agent
+    from retinue.models.scripted import ScriptedModel
+
+    agent = Agent(row.path[0], model=ScriptedModel([]), runtime=runtime)  # asked for nothing: none of its code runs
+    await agent.cancel(row.run_id, reason=reason, user_id=row.key.user or None)
+    return await _ended(runtime, row.run_id)
 
 
 async def _ended(runtime: "Runtime", run_id: str) -> "RunRow | None":

@@ -4,7 +4,7 @@ that waits for an answer is not started where nobody can give one."""
 import sys
 import time
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from retinue.cli.keyboard import is_interactive, read_line
 from retinue.cli.live_tree import TreeView
@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from retinue.ledger.port import Ledger
     from retinue.rows import RequestRow, RunRow
 
-__all__ = ["Idle", "opened", "still_waiting", "unfinished_run", "was_confirmed"]
+__all__ = ["Idle", "opened", "still_waiting", "unfinished", "unfinished_run", "was_confirmed"]
+
+MOST: Final = 10_000
+"""Tasks that are looked at."""
 
 
 class Idle:
@@ -58,18 +61,21 @@ async def unfinished_run(ledger: "Ledger", wanted: str | None, *, take_over: boo
                 remedy=f"go on with its conversation: `retinue run --session {row.key.session} TASK`",
             )
         return row
-    found = await _unfinished(ledger, take_over=take_over)
+    found = await unfinished(ledger, take_over=take_over)
     for row in found[1:]:
         print(fitted(one_line(f"also unfinished: {_described(row)}", 300), sys.stderr), file=sys.stderr)
     return found[0] if found else None
 
 
-async def _unfinished(ledger: "Ledger", *, take_over: bool) -> "list[RunRow]":
-    """Root runs that wait for an answer or whose process is gone, newest first. `take_over`: of one that lives too."""
+async def unfinished(ledger: "Ledger", *, take_over: bool) -> "list[RunRow]":
+    """Root runs, and then tasks in the background, that wait for an answer or whose process is gone, newest first.
+    `take_over`: of one that lives too."""
     from retinue.states import RunState
 
     found: list[RunRow] = []
-    for row in await ledger.runs(states=(RunState.RUNNING, RunState.WAITING), roots_only=True):
+    rows = await ledger.runs(states=(RunState.RUNNING, RunState.WAITING), roots_only=True)
+    tasks = [await ledger.run(task.child_run) for task in await ledger.tasks(unfinished=True, limit=MOST)]
+    for row in (*rows, *(one for one in tasks if one is not None and not one.state.terminal)):
         if take_over or row.state is RunState.WAITING or row.owner is None or not await ledger.owner_alive(row.owner):
             found.append(row)
     return found
@@ -112,13 +118,18 @@ async def still_waiting(ledger: "Ledger", row: "RunRow") -> Idle | None:
     from retinue.harness.results import RunResult
     from retinue.states import RequestState, RunState
 
-    open_ones: list[RequestRow] = await ledger.requests(root_run=row.run_id, state=RequestState.OPEN)
+    open_ones: list[RequestRow] = await ledger.requests(root_run=row.root, state=RequestState.OPEN)
+    open_ones = [one for one in open_ones if one.invocations[: len(row.invocations)] == row.invocations]
     if row.state is not RunState.WAITING or not open_ones or await ledger.cancel_intent(row.lineage) is not None:
         return None
-    for run in await ledger.tree(row.run_id):
-        if not run.state.terminal and (run.state is not RunState.WAITING or await ledger.mail(run.key)):
+    for run in await ledger.tree(row.root):
+        if (
+            row.run_id in run.lineage
+            and not run.state.terminal
+            and (run.state is not RunState.WAITING or await ledger.mail(run.key))
+        ):
             return None
-    events = await replay_tree(ledger, row.run_id)
+    events = await replay_tree(ledger, row.root)
     view = TreeView()
     for event in events:
         view.apply(event)

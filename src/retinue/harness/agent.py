@@ -92,7 +92,7 @@ class Agent:
         wake: whether the end of a task in the background wakes its idle thread while the agent is kept open by `async with`;
             otherwise it is told in the thread's next run (D-20).
         recovery: what becomes of tasks whose process is gone when the agent is opened by `async with`: they are gone on with,
-            or end failed with reason `executor_lost` (D-19).
+            end failed with reason `executor_lost` (D-19), or are left as they are (`leave`).
         on_exit: what becomes of tasks that have not ended when the agent is closed: they are waited for, left in the ledger to
             be gone on with, or stopped.
 
@@ -126,7 +126,7 @@ class Agent:
         leaf: bool | Unset = UNSET,
         output: Any = None,
         wake: bool = True,
-        recovery: Literal["resume", "fail"] = "resume",
+        recovery: Literal["resume", "fail", "leave"] = "resume",
         on_exit: Literal["wait", "detach", "cancel"] = "wait",
     ) -> None:
         self.name = check_agent_id(name, where="agent name")
@@ -639,7 +639,8 @@ class Agent:
     async def __aenter__(self) -> Self:
         self._entered = self._wakes_at_all = True
         await self.build()
-        await resume_tasks(self)
+        if self._recovery != "leave":
+            await resume_tasks(self)
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_exc: object) -> None:

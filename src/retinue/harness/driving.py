@@ -43,8 +43,11 @@ class Driver:
         user: str = "",
         at_once: bool = True,
         task: bool = False,
+        lead: str | None = None,
     ) -> None:
         self._agent = agent
+        self.lead = lead
+        """The run that it will drive, where that is known before it begins."""
         self.background = task
         """Whether nobody waits for it here: a task, or a thread that was woken."""
         self._user = user

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from msgspec.structs import replace
 
@@ -62,7 +62,7 @@ class HarnessAgent(Agent):
         ledger: str | Path | Ledger | None = None,
         runtime: Runtime | None = None,
         permissions: PermissionRules | None = None,
-        on_request: Callable[[PermissionRequest], Awaitable[bool] | bool] | None = None,
+        on_request: Callable[[PermissionRequest], Awaitable[bool | str] | bool | str] | None = None,
         middleware: Sequence[Middleware] = (),
         max_subagent_depth: int = 3,
         max_iters: int = 50,
@@ -72,6 +72,9 @@ class HarnessAgent(Agent):
         trust: bool = True,
         leaf: bool | Unset = UNSET,
         output: Any = None,
+        wake: bool = True,
+        recovery: Literal["resume", "fail", "leave"] = "resume",
+        on_exit: Literal["wait", "detach", "cancel"] = "wait",
     ) -> None:
         self.workspace = Workspace.open(workspace)
         self._general_purpose = general_purpose
@@ -100,6 +103,9 @@ class HarnessAgent(Agent):
             disable_subagents=disable_subagents,
             leaf=leaf,
             output=output,
+            wake=wake,
+            recovery=recovery,
+            on_exit=on_exit,
         )
         if permissions is not None and not disable_file_tools:
             check_globs(permissions, FILE_TOOLS, self.workspace.root)

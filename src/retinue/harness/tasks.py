@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import msgspec
 
+from retinue.agent.begun import until_done
 from retinue.agent.nobody import nobody
 from retinue.agent.ports import RunEnd
 from retinue.agent.projection import Projection, project
@@ -115,13 +116,16 @@ class Task:
                 break
             run = await runtime.ledger.run(row.child_run)
             branch = None if run is None else runtime._branch(run)
-            if row.state is InvocationState.WAITING and branch is None:
+            begins = next((one.task for one in runtime._drivers if one.lead == row.child_run and not one.over), None)
+            if row.state is InvocationState.WAITING and branch is None and begins is None:
                 break
             left = None if until is None else until - runtime.clock.monotonic()
             if left is not None and left <= 0:
                 break
             if branch is not None:
                 await _first(runtime.clock, branch.over.wait(), left)
+            elif begins is not None:
+                await _first(runtime.clock, until_done(begins), left)
             else:  # another process drives it, or nobody yet
                 await runtime.clock.sleep(WAIT_POLL_SECONDS if left is None else min(left, WAIT_POLL_SECONDS))
         return await self.result()
@@ -253,7 +257,7 @@ async def answer_task(agent: "Agent", request_id: str, text: str, *, by: str, us
 
 
 def _go_on_in_background(agent: "Agent", row: InvocationRow, lead: RunRow, start: Callable[[], Awaitable[Started]]) -> None:
-    driver = Driver(agent, start, user=lead.key.user, at_once=False, task=True)
+    driver = Driver(agent, start, user=lead.key.user, at_once=False, task=True, lead=lead.run_id)
     assert driver.task is not None
     driver.task.add_done_callback(partial(_resumption_over, row))
     agent._has_tasks = True

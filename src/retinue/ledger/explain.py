@@ -30,19 +30,19 @@ class _Owned(TypedDict):
 
 
 async def explain(ledger: Ledger, wanted: str) -> Explanation:
-    """Explain what an id names: run, delegation, request, owner, session, `session/thread`, thread or agent key.
+    """Explain what an id names: run, delegation, task, request, owner, session, `session/thread`, thread or agent key.
 
     Raises:
         UnknownId: there is no such thing in this ledger; says which kind of id was given.
     """
-    for look in (_run, _invocation, _request, _owner, _thread):
+    for look in (_run, _invocation, _task, _request, _owner, _thread):
         found = await look(ledger, wanted)
         if found is not None:
             return found
     kind = kind_of(wanted)
     raise UnknownId(
         f"there is nothing named `{wanted}` in `{ledger.url}`" + (f" (it looks like {_article(kind)} {kind})" if kind else ""),
-        remedy="give the id of a run, delegation, request, owner, session or thread; `retinue threads list --all` shows them",
+        remedy="give the id of a run, delegation, task, request, owner, session or thread; `retinue threads list --all` lists",
     )
 
 
@@ -59,6 +59,14 @@ async def _invocation(ledger: Ledger, wanted: str) -> Explanation | None:
     if row.owner is not None:  # the child has ended, and something of it has not stopped
         return explain_invocation(row, None, Facts(**await _owned(ledger, row.owner)))
     return explain_invocation(row, child, Facts() if child is None else await _facts(ledger, child))
+
+
+async def _task(ledger: Ledger, wanted: str) -> Explanation | None:
+    row = await ledger.task(wanted) if wanted.isascii() else None
+    said = None if row is None else await _invocation(ledger, row.invocation_id)
+    if said is None:
+        return None
+    return msgspec.structs.replace(said, id=wanted, kind="task", stop=("cancel", wanted) if said.stop else said.stop)
 
 
 async def _request(ledger: Ledger, wanted: str) -> Explanation | None:
