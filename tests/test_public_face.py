@@ -24,6 +24,7 @@ NAMES: Final = frozenset(
         "AgentInvocationModePolicy",
         "AgentRunConfig",
         "AssistantMessage",
+        "Budget",
         "CallOutcome",
         "CallRef",
         "ChatClientConfig",

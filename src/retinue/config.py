@@ -1,6 +1,7 @@
 """What people configure: plain, immutable values. Nothing here does anything."""
 
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from enum import Enum, StrEnum
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
 
@@ -15,6 +16,7 @@ __all__ = [
     "AgentConfig",
     "AgentInvocationModePolicy",
     "AgentRunConfig",
+    "Budget",
     "ChatClientConfig",
     "ClientsConfig",
     "Limits",
@@ -170,6 +172,45 @@ class Limits(Value, frozen=True, kw_only=True):
         for name in ("max_depth", "max_wakes", "stop_grace", "max_output_repairs"):
             if getattr(self, name) < 0:
                 raise ConfigurationError(f"`Limits({name}=…)` must not be negative", remedy="leave it out for the default")
+
+
+class Budget(Value, frozen=True, kw_only=True):
+    """What a run and everything below it may use; None is no limit (M13). Without a budget nothing is limited (D-30).
+
+    `tokens` are those of all model calls, input and output, `requests` the calls, `cost` is in US dollars, `seconds` are those
+    in which the run is at work: not while it waits for a person, and not while no process drives it. Before each call what it
+    may use is set aside, so that side by side, in several processes too, no more is used than the estimates are off.
+
+    Raises:
+        ConfigurationError: one is not above zero.
+    """
+
+    tokens: int | None = None
+    requests: int | None = None
+    cost: Decimal | int | float | str | None = None
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        cost: Any = self.cost
+        if cost is not None and not isinstance(cost, Decimal):
+            try:
+                force_setattr(self, "cost", Decimal(str(cost)))
+            except ArithmeticError:
+                raise ConfigurationError(
+                    f"`Budget(cost={cost!r})` is no number", remedy="give US dollars, such as `1.50`"
+                ) from None
+        for name in ("tokens", "requests", "cost", "seconds"):
+            value: Any = getattr(self, name)
+            wrong = isinstance(value, bool) or (name in ("tokens", "requests") and not isinstance(value, int | None))
+            if wrong or (value is not None and not 0 < value < float("inf")):
+                raise ConfigurationError(
+                    f"`Budget({name}={value!r})` must be above 0", code="invalid_argument", remedy="leave it out for no limit"
+                )
+
+    @property
+    def limits_calls(self) -> bool:
+        """Whether it limits what model calls may use."""
+        return self.tokens is not None or self.requests is not None or self.cost is not None
 
 
 class ChatClientConfig(Value, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from retinue.rows import ForkPoint, InvocationRow, Mail, OwnerRow, RequestRow, RunRow, ThreadKey, ThreadRow
+from retinue.rows import ForkPoint, InvocationRow, Mail, OwnerRow, RequestRow, RunRow, SpendRow, ThreadKey, ThreadRow
 from retinue.states import InvocationState, RequestState, RunState
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "PutOwner",
     "PutRequest",
     "PutRun",
+    "PutSpend",
     "PutState",
     "Receipt",
     "Record",
@@ -190,6 +191,12 @@ class PutState(msgspec.Struct, frozen=True):
     expect: bytes | msgspec.UnsetType | None = msgspec.UNSET
 
 
+class PutSpend(msgspec.Struct, frozen=True):
+    """Put what a run has used. No condition of its own: it travels with what only the holder of the run's lease can write."""
+
+    row: SpendRow
+
+
 class PutOwner(msgspec.Struct, frozen=True):
     """Register this process as an owner of leases."""
 
@@ -217,6 +224,7 @@ Op: TypeAlias = (
     | DropDraft
     | PutBlob
     | PutState
+    | PutSpend
     | PutOwner
     | DropOwner
 )

@@ -3,6 +3,7 @@
 A row is replaced as a whole by an op that names the state it expects (see `ops`). Times are milliseconds since the epoch.
 """
 
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 import msgspec
@@ -10,7 +11,18 @@ import msgspec
 from retinue.messages import CallRef
 from retinue.states import InvocationState, RequestState, RunState
 
-__all__ = ["ForkPoint", "InvocationRow", "Mail", "OwnerRow", "RequestRow", "RunRow", "ThreadKey", "ThreadRow"]
+__all__ = [
+    "Allowance",
+    "ForkPoint",
+    "InvocationRow",
+    "Mail",
+    "OwnerRow",
+    "RequestRow",
+    "RunRow",
+    "SpendRow",
+    "ThreadKey",
+    "ThreadRow",
+]
 
 
 class ThreadKey(NamedTuple):
@@ -53,6 +65,30 @@ class ThreadRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, r
     metadata: dict[str, Any] = {}
 
 
+class Allowance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """What the run `run_id` and all below it may use of model calls (M13). `cost` is in US dollars."""
+
+    run_id: str
+    tokens: int | None = None
+    requests: int | None = None
+    cost: Decimal | None = None
+
+
+class SpendRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """What one run has used of model calls, itself, and what is set aside for a call of it that `owner` makes now."""
+
+    run_id: str
+    root: str
+    lineage: tuple[str, ...]
+    tokens: int = 0
+    requests: int = 0
+    cost: Decimal = Decimal(0)
+    owner: str | None = None
+    held_tokens: int = 0
+    held_requests: int = 0
+    held_cost: Decimal = Decimal(0)
+
+
 class RunRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """One execution of an agent on a thread.
 
@@ -80,6 +116,10 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rena
     workspace: str | None = None
     model: str | None = None
     branch: str | None = None
+    allowances: tuple[Allowance, ...] = ()
+    """What limits it: of itself and of the runs above it, the root's first."""
+    active_seconds: float | None = None
+    """How long it may be at work, all attempts together."""
 
     @property
     def root(self) -> str:

@@ -9,6 +9,7 @@ import msgspec
 
 from retinue.agent.answers import call_name, checked_answer, checked_delta
 from retinue.agent.begun import until_done
+from retinue.agent.budget import set_aside, settle
 from retinue.agent.media import loader
 from retinue.agent.middleware import ModelCall, Reasoning, accepted, chain, overriding
 from retinue.agent.next_step import AskModel
@@ -122,7 +123,16 @@ class _Stream:
 
 
 async def ask(run: "Run", step: AskModel) -> None:
-    """Ask the run's model once and stage what it answered, or that it failed.
+    """Ask the run's model once and stage what it answered, or that it failed; and what its budget has left (M13)."""
+    try:
+        await _ask(run, step)
+    finally:
+        if run.row.allowances:
+            settle(run)
+
+
+async def _ask(run: "Run", step: AskModel) -> None:
+    """Ask, and stage what came.
 
     A partial text of a call that was cancelled or broke is staged as a message without calls: a half call is dropped whole.
     """
@@ -149,6 +159,8 @@ async def ask(run: "Run", step: AskModel) -> None:
             request = await _before_reasoning(run, step, request)
         if run.stop_reason is not None:  # asked to stop meanwhile: next_step decides
             return
+        if run.row.allowances:
+            await set_aside(run, request)
         answer = checked_answer(definition.model, await _call_model(run, step, request, stream, hold))
     except ModelError as error:
         _stage_partial(run, stream)

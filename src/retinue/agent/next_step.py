@@ -17,6 +17,7 @@ from retinue.rows import Mail
 
 __all__ = [
     "AUTHOR_FAULTS",
+    "LIMIT_SECONDS",
     "ON_REQUEST_RAISED",
     "AnswerMail",
     "AskModel",
@@ -159,14 +160,20 @@ _LIMIT_REASONS: Final[Mapping[str, tuple[str, str, str]]] = {
 }
 
 ON_REQUEST_RAISED: Final = "on_request_raised"
+LIMIT_SECONDS: Final = "limit:seconds"
 AUTHOR_FAULTS: Final[Mapping[str, tuple[str, str, str]]] = {
     ON_REQUEST_RAISED: (
         "on_request_raised",
         "`on_request` raised an error, so that a request has no answer",
         "mend `on_request`: it is called with one request, and returns True or False; then run again in the same session",
     ),
+    LIMIT_SECONDS: (
+        LIMIT_SECONDS,
+        "the time of the run's budget is used up",
+        "raise `Budget(seconds=…)`, or give a smaller task; the text so far is kept",
+    ),
 }
-"""Faults in code of a run's author that nothing waits for. The run is stopped as by a cancel, and ends as failed."""
+"""Why a run is stopped as by a cancel, and ends as failed: faults in code of its author that nothing waits for, and limits."""
 
 
 def read_answer(mail: Mail) -> AnswerMail:

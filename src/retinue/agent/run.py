@@ -22,6 +22,7 @@ from retinue.agent.mailbox import letters
 from retinue.agent.messages_sent import take_messages
 from retinue.agent.middleware import Scope, StateHandle
 from retinue.agent.next_step import (
+    LIMIT_SECONDS,
     AskModel,
     CheckOutput,
     Finish,
@@ -102,6 +103,11 @@ class Run:
         """What else belongs to the commit of a question to the run's parent, which does not wait for the run."""
         self.let_go: Callable[[], None] | None = None
         """Asks the parent, which waits for the run, to let it go on in the background: so it can answer a question of it."""
+        self.active_before = 0.0
+        """Seconds that earlier attempts were at work."""
+        self.idle = 0.0
+        """Seconds that this one has waited for a person."""
+        self._idle_since: float | None = None
         self.acknowledge = False
         self.stopping = Stopping(self)
         self.calls = Calls(self)
@@ -167,6 +173,7 @@ class Run:
         asked = self.tree.stop_of(self.row.lineage)
         if asked is not None and self.stopping.reason is None:
             self.stopping.ask(asked)
+        limit = None if self.row.active_seconds is None else self.tree.help(self._watch_time(), f"time of {self.row.run_id}")
         try:
             return await (self._around() if self.definition.middleware else self._loop())
         except BaseException as error:
@@ -177,7 +184,23 @@ class Run:
             await self.journal.abandon()
             raise
         finally:
+            if limit is not None:
+                limit.cancel()
             self.tree.runs.pop(self.row.run_id, None)
+
+    async def _watch_time(self) -> None:
+        """End the run as failed when it has been at work as long as its budget lets it; waits for a person do not count."""
+        limit, clock = self.row.active_seconds, self.journal.clock
+        assert limit is not None
+        begun = clock.monotonic()
+        while True:
+            now = clock.monotonic()
+            idle = self.idle + (now - self._idle_since if self._idle_since is not None else 0.0)
+            left = limit - (self.active_before + now - begun - idle)
+            if left <= 0:
+                break
+            await clock.sleep(left)
+        self.stopping.ask(f"its budget of {limit:g} seconds at work is used up", fault=LIMIT_SECONDS)
 
     async def _around(self) -> RunEnd:
         """The loop, with the middleware around it. The journal's end stands, whatever the middleware makes of it. A stop ends
@@ -418,7 +441,7 @@ class Run:
                 self._wake = None
         self._look = False
 
-    async def wait_any(self, tasks: Sequence["asyncio.Task[Any]"], seconds: float) -> None:
+    async def wait_any(self, tasks: Sequence["asyncio.Future[Any]"], seconds: float) -> None:
         """Return when one of `tasks` is done or `seconds` have passed on the run's clock."""
         timer = asyncio.create_task(self.journal.clock.sleep(seconds), name="retinue timer of a stop")
         try:
@@ -441,7 +464,12 @@ class Run:
         elif not self.tree.attended or self._asks_parent_alone():
             return False
         await self.journal.flush()
-        await self.woken()
+        self._idle_since = self.journal.clock.monotonic()
+        try:
+            await self.woken()
+        finally:
+            self.idle += self.journal.clock.monotonic() - self._idle_since
+            self._idle_since = None
         return True
 
     def _asks_parent_alone(self) -> bool:

@@ -164,11 +164,27 @@ class Tree:
         self.launch: Callable[[Any, asyncio.Task[Any] | None], None] = _nobody
         """Drives a task beside the run that gave it, once its row is committed (floor 8 knows how); or takes over the task that
         drives it already."""
+        self.spending = asyncio.Lock()
+        """Held by who sets something of a budget aside: one run after the other."""
+        self._spends: set[asyncio.Future[None]] = set()
         self.stops: dict[str, str] = {}
         self.revisit: set[str] = set()
         self._states: dict[tuple[str, str], dict[str, Any]] = {}
         self._order = 0
         self._helpers: set[asyncio.Task[Any]] = set()
+
+    def next_spend(self) -> "asyncio.Future[None]":
+        """Done when a run of this tree has used, or given back, what was set aside for it."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._spends.add(future)
+        future.add_done_callback(self._spends.discard)
+        return future
+
+    def spent(self) -> None:
+        """Let whoever waits for room in a budget look again."""
+        for future in list(self._spends):
+            if not future.done():
+                future.set_result(None)
 
     @property
     def attended(self) -> bool:

@@ -72,6 +72,10 @@ def demo(**options: Any) -> int:
 @click.option("--ask", multiple=True, metavar="RULE", help="Ask before `tool` or `tool(glob)`. May be repeated.")
 @click.option("--deny", multiple=True, metavar="RULE", help="Deny `tool` or `tool(glob)`. May be repeated.")
 @click.option("--max-iters", type=click.IntRange(min=1), metavar="N", help="Turns of the agent at most (default: 50).")
+@click.option("--max-tokens", type=click.IntRange(min=1), metavar="N", help="Tokens that the whole tree may use.")
+@click.option("--max-requests", type=click.IntRange(min=1), metavar="N", help="Model calls that the whole tree may make.")
+@click.option("--max-cost", metavar="USD", help="US dollars that the whole tree may cost.")
+@click.option("--max-seconds", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Seconds that it may be at work.")
 @click.option(
     "--on-exit",
     type=click.Choice(["wait", "detach", "cancel"]),

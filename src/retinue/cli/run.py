@@ -44,11 +44,15 @@ def run_task(
     ask: Sequence[str],
     deny: Sequence[str],
     max_iters: int | None,
+    max_tokens: int | None,
+    max_requests: int | None,
+    max_cost: str | None,
+    max_seconds: float | None,
     on_exit: OnExit,
     quiet: bool,
 ) -> Exit:
     """Run a task to its end. See `retinue run --help`."""
-    from retinue.config import PermissionRules, RuntimeContext
+    from retinue.config import Budget, PermissionRules, RuntimeContext
     from retinue.workspace.names import as_text
 
     text = _piped() if task == "-" else as_text(task)
@@ -57,6 +61,7 @@ def run_task(
     named = choose_model(model, workspace)
     typed = {"allow": allow, "ask": ask, "deny": deny}
     rules = PermissionRules(**{name: [as_text(one) for one in given] for name, given in typed.items()})
+    budget = Budget(tokens=max_tokens, requests=max_requests, cost=max_cost, seconds=max_seconds)
     viewer = choose_viewer(as_json=as_json, quiet=quiet, describe=EventLines().describe)
     context = RuntimeContext(session_id=session, thread_id=thread)
 
@@ -72,7 +77,7 @@ def run_task(
             on_exit=on_exit,
         )
         async with agent:
-            events = agent.stream(text, context=context, background=on_exit == "wait")
+            events = agent.stream(text, context=context, background=on_exit == "wait", budget=budget)
             return await drive(agent, events, viewer, Session(workspace=workspace, ledger=ledger))
 
     return run_async(work)

@@ -18,6 +18,7 @@ from retinue.agent.viewer import Viewer
 from retinue.config import (
     UNSET,
     AgentRunConfig,
+    Budget,
     ChatClientConfig,
     ClientsConfig,
     Limits,
@@ -89,6 +90,7 @@ class Agent:
         max_iters: turns until the run has to come to an end.
         limits: of every tree that this agent is the root of (D-30).
         output: the type of the answers of its runs, unless a call names another one (`run(output=…)`).
+        budget: what each of its runs may use, with everything below it (`run(budget=…)` overrides it).
         wake: whether the end of a task in the background wakes its idle thread while the agent is kept open by `async with`;
             otherwise it is told in the thread's next run (D-20).
         recovery: what becomes of tasks whose process is gone when the agent is opened by `async with`: they are gone on with,
@@ -125,6 +127,7 @@ class Agent:
         disable_subagents: bool = False,
         leaf: bool | Unset = UNSET,
         output: Any = None,
+        budget: Budget | None = None,
         wake: bool = True,
         recovery: Literal["resume", "fail", "leave"] = "resume",
         on_exit: Literal["wait", "detach", "cancel"] = "wait",
@@ -133,7 +136,14 @@ class Agent:
         check_agent_arguments(name, model=model, subagents=subagents, permissions=permissions)
         check_kinds(
             name,
-            optional={"on_request": on_request, "chat": chat, "limits": limits, "models": models, "runtime": runtime},
+            optional={
+                "on_request": on_request,
+                "chat": chat,
+                "limits": limits,
+                "models": models,
+                "runtime": runtime,
+                "budget": budget,
+            },
             required={
                 "ledger": ledger,
                 "instructions": instructions,
@@ -161,6 +171,7 @@ class Agent:
         self._permissions = permissions
         self._disable_subagents = disable_subagents
         self._leaf = leaf
+        self._budget = budget
         self._own_runtime = runtime is None
         self._entered = False
         self._wake = wake
@@ -326,7 +337,13 @@ class Agent:
     # Running
 
     async def run(
-        self, text: Input, *, context: RuntimeContext | None = None, output: Any = UNSET, check: bool = True
+        self,
+        text: Input,
+        *,
+        context: RuntimeContext | None = None,
+        output: Any = UNSET,
+        check: bool = True,
+        budget: Budget | Unset | None = UNSET,
     ) -> RunResult:
         """Run the agent on a message and wait for the end.
 
@@ -338,6 +355,7 @@ class Agent:
                 `Literal`, a union or a container of those. `result.output` is the value. An answer that does not fit is
                 given back to the model, at most `Limits(max_output_repairs)` times; then the run fails with reason
                 `invalid_output`. Left out: the agent's own `output`. None: a text, whatever the agent's is.
+            budget: what it and everything below it may use; None: no limit, whatever the agent's is.
 
         Returns:
             A result that is completed, or waiting for an answer (`result.requests`).
@@ -351,19 +369,25 @@ class Agent:
         check_context(context)
         await self.build()
         form = self._form(output)
-        start = partial(begin, self, given, context, viewer=None, acknowledged=False, output=form)
+        start = partial(begin, self, given, context, viewer=None, acknowledged=False, output=form, budget=budget)
         driver = Driver(self, start, user=_user(context))
         return checked(await driver.result(), check)
 
     def run_sync(
-        self, text: Input, *, context: RuntimeContext | None = None, output: Any = UNSET, check: bool = True
+        self,
+        text: Input,
+        *,
+        context: RuntimeContext | None = None,
+        output: Any = UNSET,
+        check: bool = True,
+        budget: Budget | Unset | None = UNSET,
     ) -> RunResult:
         """`run` for code that is not async, from any thread; calls run side by side. Ctrl-C stops the whole tree.
 
         Raises:
             ConfigurationError: called from async code; `other_loop`: the agent is in use in an event loop.
         """
-        return self._sync.run(self.run(text, context=context, output=output, check=check))
+        return self._sync.run(self.run(text, context=context, output=output, check=check, budget=budget))
 
     async def stream(
         self,
@@ -373,6 +397,7 @@ class Agent:
         output: Any = UNSET,
         patient: bool = False,
         background: bool = False,
+        budget: Budget | Unset | None = UNSET,
     ) -> AsyncGenerator[Event, None]:
         """Run and give the events of the whole tree as they come, each with its path; the last one carries the result.
 
@@ -391,7 +416,7 @@ class Agent:
             context = context or RuntimeContext()
             session = context.session_id or new_id("ses")
             context = replace(context, session_id=session)
-            start = partial(begin, self, given, context, viewer=None, acknowledged=True, output=self._form(output))
+            start = partial(begin, self, given, context, viewer=None, acknowledged=True, output=self._form(output), budget=budget)
             events = followed(self, start, user=_user(context), session=session, patient=patient)
             async with aclosing(events):
                 async for event in events:
@@ -399,7 +424,7 @@ class Agent:
             return
         viewer = Viewer(patient=patient)
         form = self._form(output)
-        start = partial(begin, self, given, context, viewer=viewer, acknowledged=True, output=form)
+        start = partial(begin, self, given, context, viewer=viewer, acknowledged=True, output=form, budget=budget)
         driver = Driver(self, start, viewer, user=_user(context))
         async with aclosing(driver.events()) as events:
             async for event in events:

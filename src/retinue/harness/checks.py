@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from retinue.agent.middleware import Middleware, misnamed_point
-from retinue.config import ChatClientConfig, Limits, PermissionRules, RuntimeContext
+from retinue.config import Budget, ChatClientConfig, Limits, PermissionRules, RuntimeContext
 from retinue.errors import ConfigurationError
 from retinue.harness.runtime import Runtime
 from retinue.ledger.port import Ledger
@@ -115,6 +115,7 @@ _KINDS: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
     "middleware": (_is_list, "a list: `middleware=[…]`"),
     "ledger": (lambda value: isinstance(value, str | Path) or hasattr(value, "commit"), '`"memory"`, a path, or a `Ledger`'),
     "runtime": (_is(Runtime), "a `Runtime(…)`, or leave it out"),
+    "budget": (_is(Budget), "`Budget(…)`, or leave it out"),
     "limits": (_is(Limits), "`Limits(…)`, or leave it out"),
     "chat": (_is(ChatClientConfig), "`ChatClientConfig(…)`, or leave it out"),
     "models": (_is(Mapping), "a mapping from name to model: `models={…}`"),

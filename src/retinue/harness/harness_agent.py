@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from retinue.agent.definition import AgentDefinition
 from retinue.agent.middleware import Middleware
-from retinue.config import UNSET, ChatClientConfig, Limits, PermissionRules, RuntimeContext, Unset
+from retinue.config import UNSET, Budget, ChatClientConfig, Limits, PermissionRules, RuntimeContext, Unset
 from retinue.errors import UntrustedWorkspace
 from retinue.events import PermissionRequest
 from retinue.harness.agent import Agent
@@ -72,6 +72,7 @@ class HarnessAgent(Agent):
         trust: bool = True,
         leaf: bool | Unset = UNSET,
         output: Any = None,
+        budget: Budget | None = None,
         wake: bool = True,
         recovery: Literal["resume", "fail", "leave"] = "resume",
         on_exit: Literal["wait", "detach", "cancel"] = "wait",
@@ -103,6 +104,7 @@ class HarnessAgent(Agent):
             disable_subagents=disable_subagents,
             leaf=leaf,
             output=output,
+            budget=budget,
             wake=wake,
             recovery=recovery,
             on_exit=on_exit,

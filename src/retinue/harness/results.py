@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from retinue.agent.budget import Left
 from retinue.errors import RetinueError
 from retinue.events import PermissionRequest
 from retinue.harness.threads import Thread  # not for type checkers alone: `inspect.signature` looks the names of fields up
@@ -20,7 +21,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=Tr
     `text` is the answer, or as far as it came; `output` its value where the run asked for a type and completed. `reason` is
     an error's code or `limit:<name>`; `message` and `remedy` say it to a person. `usage` and `cost` are of the whole tree,
     `own` holds those of this run alone; `cost` None means that a price is unknown. `requests` are the open questions of a
-    run that is `waiting`.
+    run that is `waiting`, `left` what its own budget leaves.
     """
 
     status: Literal["completed", "failed", "cancelled", "waiting"]
@@ -36,6 +37,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=Tr
     run_id: str = ""
     tasks: Sequence[Any] = ()
     requests: Sequence[PermissionRequest] = ()
+    left: Left | None = None
 
     def __str__(self) -> str:
         """For people: how it ended, why, what to do, and the text. Not for programs."""

@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from retinue.agent.branch import Branch
+from retinue.agent.budget import Left, active_seconds, allowance_of, left
 from retinue.agent.conflicts import still_ours
 from retinue.agent.definition import AgentDefinition, envelope_from_blob
 from retinue.agent.output import OutputType
@@ -17,7 +18,7 @@ from retinue.agent.start import stage_run
 from retinue.agent.tasks import news_for_model
 from retinue.agent.tree import Tree
 from retinue.agent.viewer import Viewer
-from retinue.config import UNSET, RuntimeContext, Unset
+from retinue.config import UNSET, Budget, RuntimeContext, Unset
 from retinue.errors import ThreadBusy
 from retinue.harness.requests import ask_callback, request_view
 from retinue.harness.results import RunCancelled, RunFailed, RunResult
@@ -135,8 +136,17 @@ class Started:
             thread=self._agent._thread_handle(self.run.row.key, self.run.row.agent_id),
             run_id=self.run.row.run_id,
             tasks=await self._tasks(),
+            left=await self._left(),
             requests=tuple(requests),
         )
+
+    async def _left(self) -> Left | None:
+        """What the run's own budget leaves."""
+        row = self.run.row
+        allowance = next((one for one in row.allowances if one.run_id == row.run_id), None)
+        if allowance is None:
+            return None
+        return left(allowance, await self._agent.runtime.ledger.spends(row.root))
 
     async def _tasks(self) -> "tuple[Task, ...]":
         """The tasks that were given in this tree, the oldest first (H-12)."""
@@ -188,6 +198,7 @@ async def begin(
     definition: AgentDefinition | None = None,
     key: ThreadKey | None = None,
     output: OutputType | Unset | None = UNSET,
+    budget: Budget | Unset | None = UNSET,
 ) -> Started:
     """Start a run on a new thread, or on one that is there, on a text and the media that it has lines for.
 
@@ -232,6 +243,7 @@ async def begin(
         raise Asleep
     if given is not None:
         agent._wakes_of.pop(key, None)
+    budget = agent._budget if isinstance(budget, Unset) else budget
     run_id = new_id("run")
     run_row = RunRow(
         run_id=run_id,
@@ -248,6 +260,8 @@ async def begin(
         depth=depth,
         workspace=definition.workspace,
         model=definition.model_reference,
+        allowances=() if budget is None or not budget.limits_calls else (allowance_of(run_id, budget),),
+        active_seconds=None if budget is None else budget.seconds,
     )
     tree = _tree(agent, run_id, key, context, viewer, children=0)
     form = definition.output if output is UNSET else output
@@ -405,6 +419,7 @@ async def _taken(runtime: Runtime, branch: Branch, taken: RunRow, definition: Ag
         output=_known_form(runtime, definition, projection),
     )
     run.is_lead = True
+    run.active_before = active_seconds(stored.own, taken.run_id)
     await still_ours(run)
     await recover(run)
     return run

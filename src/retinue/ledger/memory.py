@@ -10,7 +10,7 @@ from retinue.ledger import rules
 from retinue.ledger.port import COLLECT_GRACE_MS, Collected, Journal, News, Outcome
 from retinue.ledger.tables import Tables
 from retinue.ops import Draft, Op, Receipt, Record
-from retinue.rows import InvocationRow, Mail, OwnerRow, RequestRow, RunRow, ThreadKey, ThreadRow
+from retinue.rows import InvocationRow, Mail, OwnerRow, RequestRow, RunRow, SpendRow, ThreadKey, ThreadRow
 from retinue.states import InvocationState, RequestState, RunState
 
 __all__ = ["MemoryLedger"]
@@ -291,6 +291,11 @@ class MemoryLedger:
         """See `Ledger`."""
         self._check_open()
         return dict(self._tables.states.get((user, session), {}))
+
+    async def spends(self, root_run: str) -> list[SpendRow]:
+        """See `Ledger`."""
+        self._check_open()
+        return sorted(self._tables.spends.get(root_run, {}).values(), key=lambda row: row.run_id)
 
     async def owner(self, owner_id: str) -> OwnerRow | None:
         """See `Ledger`."""

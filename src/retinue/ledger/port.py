@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol, TypeVar
 import msgspec
 
 from retinue.ops import Draft, Op, Receipt, Record
-from retinue.rows import InvocationRow, Mail, OwnerRow, RequestRow, RunRow, ThreadKey, ThreadRow
+from retinue.rows import InvocationRow, Mail, OwnerRow, RequestRow, RunRow, SpendRow, ThreadKey, ThreadRow
 from retinue.states import InvocationState, RequestState, RunState
 
 __all__ = ["COLLECT_GRACE_MS", "DAMAGED_MAIL", "Collected", "Journal", "Ledger", "News", "Outcome"]
@@ -232,6 +232,10 @@ class Ledger(Protocol):
 
     async def state(self, user: str, session: str) -> dict[str, bytes]:
         """Session-wide state as raw JSON by name."""
+        ...
+
+    async def spends(self, root_run: str) -> list[SpendRow]:
+        """What the runs of a tree have used that are under a budget, by run id."""
         ...
 
     async def owner(self, owner_id: str) -> OwnerRow | None:

@@ -23,13 +23,14 @@ from retinue.ops import (
     PutOwner,
     PutRequest,
     PutRun,
+    PutSpend,
     PutState,
     Receipt,
     Record,
     RequestCancel,
     TakeMail,
 )
-from retinue.rows import ForkPoint, InvocationRow, Mail, OwnerRow, RequestRow, RunRow, ThreadKey, ThreadRow
+from retinue.rows import ForkPoint, InvocationRow, Mail, OwnerRow, RequestRow, RunRow, SpendRow, ThreadKey, ThreadRow
 
 __all__ = ["Tables", "Thread"]
 
@@ -97,6 +98,7 @@ class Tables:
         self.condemned: dict[str, int] = {}  # since when nothing has referred to a blob
         self.states: dict[tuple[str, str], dict[str, bytes]] = {}
         self.owners: dict[str, OwnerRow] = {}
+        self.spends: dict[str, dict[str, SpendRow]] = {}
         self._apply: dict[type, Callable[[Any, _Undo], object]] = {
             Append: self._append,
             CreateThread: self._create,
@@ -112,6 +114,7 @@ class Tables:
             DropDraft: self._drop_draft,
             PutBlob: self._put_blob,
             PutState: self._put_state,
+            PutSpend: self._put_spend,
             PutOwner: self._put_owner,
             DropOwner: self._drop_owner,
         }
@@ -236,6 +239,9 @@ class Tables:
         if op.expect is not msgspec.UNSET:
             rules.check_state(op, kept.get(op.name))
         _put(kept, op.name, bytes(op.value), undo)
+
+    def _put_spend(self, op: PutSpend, undo: _Undo) -> None:
+        _put(self.spends.setdefault(op.row.root, {}), op.row.run_id, op.row, undo)
 
     def _put_owner(self, op: PutOwner, undo: _Undo) -> None:
         _put(self.owners, op.row.owner_id, op.row, undo)

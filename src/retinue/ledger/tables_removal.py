@@ -58,6 +58,7 @@ def _remove(tables: Tables, key: ThreadKey) -> int:
     ids, roots = {row.run_id for row in runs}, {row.root for row in runs}
     for row in runs:
         tables.cancels.pop(row.run_id, None)
+        tables.spends.get(row.root, {}).pop(row.run_id, None)
         tables.runs_under[row.root].remove(row.run_id)
     for row in [row for row in tables.invocations.values() if row.parent_run in ids or row.child == key]:
         del tables.invocations[row.invocation_id]

@@ -7,6 +7,7 @@ import os
 import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from decimal import Decimal
 from typing import Final
 
 import msgspec
@@ -14,7 +15,7 @@ from msgspec.structs import replace
 
 from retinue.clock import Clock, SystemClock
 from retinue.config import ChatClientConfig
-from retinue.messages import Entry, MediaRef
+from retinue.messages import Entry, MediaRef, Usage
 from retinue.models.connections import Connections
 from retinue.models.exchange import exchange
 from retinue.models.faults import Fault, Target
@@ -204,6 +205,10 @@ class OpenAIChatModel:
             tuple(text for text in secrets if text),
             proxy,
         )
+
+    def price(self, usage: Usage, settings: ChatClientConfig) -> Decimal | None:
+        """What a call would cost that used this, in US dollars; None where the price is not known. Budgets in money need it."""
+        return cost_of(self.profile.prices, self._named(settings), usage)
 
     async def close(self) -> None:
         """See `ChatModel`: what this event loop opened. It may be used again afterwards: the next call opens a new pool."""

@@ -163,17 +163,21 @@ class Script(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             return agent.turns[step - 1]
         return agent.fallback or self.fallback
 
+    def cost_of(self, usage: Usage) -> Decimal | None:
+        """What this usage costs, if the script names a price."""
+        price = self.price
+        return price and per_million(usage, input_price=price.input, output_price=price.output, cached_price=price.cached)
+
     def answer(self, turn: Turn, step: int, view: "View") -> ModelAnswer:
         """The answer that a (filled) turn stands for."""
         calls = turn.tool_calls(step)
         usage = turn.usage_of(view)
-        price = self.price
         return ModelAnswer(
             text=turn.text,
             reasoning=turn.reasoning,
             calls=calls,
             usage=usage,
-            cost=price and per_million(usage, input_price=price.input, output_price=price.output, cached_price=price.cached),
+            cost=self.cost_of(usage),
             finish_reason=turn.finish_reason or ("tool_calls" if calls else "stop"),
             extras=dict(turn.extras),
             model=self.model,

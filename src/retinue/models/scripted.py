@@ -6,12 +6,14 @@ process resumes is answered as if nothing had happened.
 
 import inspect
 from collections.abc import Awaitable, Callable, Generator, Mapping
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from retinue.clock import Clock, SystemClock
+from retinue.config import ChatClientConfig
 from retinue.errors import ModelError
-from retinue.messages import AssistantMessage, Message, ToolResult, UserMessage
+from retinue.messages import AssistantMessage, Message, ToolResult, Usage, UserMessage
 from retinue.models.faults import Fault, Target
 from retinue.models.port import Delta, Emit, ModelAnswer, ModelRequest, ReasoningDelta, TextDelta
 from retinue.models.script import Script, ScriptSource, Turn, View, parse_script
@@ -117,6 +119,10 @@ class ScriptedModel:
         if turn is None:
             raise self._no_turn(request)
         return self._play(turn, request, emit)
+
+    def price(self, usage: Usage, settings: ChatClientConfig) -> Decimal | None:
+        """What a call would cost that used this, at the script's price; None if it has none."""
+        return self.script.cost_of(usage)
 
     async def close(self) -> None:
         """See `ChatModel`."""

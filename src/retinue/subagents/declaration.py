@@ -15,6 +15,7 @@ from retinue.config import (
     UNSET,
     AgentConfig,
     AgentInvocationModePolicy,
+    Budget,
     ChatClientConfig,
     ContextPolicy,
     ModePolicy,
@@ -76,7 +77,8 @@ class SubAgent(_Named, frozen=True, kw_only=True):
     `tools` are names of inherited tools (globs allowed), not functions: those go into `tool_harnesses`. None inherits
     what the surface gives, an empty list nothing. `context_policy` is about the child's conversation, `workspace_mode`
     about its folder. The base of its instructions is one of `instructions`, the `AGENTS.md` in `workspace`, or what runs
-    at `url` (A-05). `ask_parent`: it has a tool of that name for questions to whoever gave it its task (D-10).
+    at `url` (A-05). `budget` is for each task that it is given, with all below it. `ask_parent`: it
+    has a tool of that name for questions to whoever gave it its task (D-10).
     `mode="primary"` keeps it from being spawned, `hidden` only from being listed. With
     `output=Type` its answer is checked, and its parent's model reads the value as JSON.
 
@@ -113,6 +115,7 @@ class SubAgent(_Named, frozen=True, kw_only=True):
     output: Any = None
     skills: Sequence[str] = ()
     ask_parent: bool = False
+    budget: Budget | None = None
     hidden: bool = False
     mode: SelectionModeName = SelectionMode.ALL
     availability: SubAgentAvailability | Unset = UNSET

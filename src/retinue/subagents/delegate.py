@@ -9,6 +9,7 @@ import asyncio
 import msgspec
 
 from retinue.agent.branch import Branch
+from retinue.agent.budget import active_seconds, allowance_of
 from retinue.agent.conflicts import still_ours
 from retinue.agent.definition import AgentDefinition, envelope_from_blob
 from retinue.agent.journal import Batch
@@ -101,7 +102,11 @@ async def _make_child(
         workspace=definition.workspace,
         model=definition.model_reference,
         branch=child_run if wanted.background else parent.branch,
+        allowances=parent.allowances,
     )
+    if (budget := wanted.budget) is not None:
+        own = (allowance_of(child_run, budget),) if budget.limits_calls else ()
+        row = msgspec.structs.replace(row, allowances=(*parent.allowances, *own), active_seconds=budget.seconds)
     created: ThreadRow | None = None
     copied: Copied | None = None
     if wanted.existing is None:
@@ -235,6 +240,7 @@ async def reattach(
         envelope=None if blob is None else envelope_from_blob(blob, projection.envelope_hash),
         output=definition.output or run.output,
     )
+    child.active_before = active_seconds(stored.own, row.run_id)
     attached = Child(run, child, invocation, words, _left(run, invocation), promote=_promote if promote else None)
     if (finished := projection.finished) is not None:
         return attached.outcome(RunEnd(finished.status, finished.reason, finished.message, finished.remedy), Batch())

@@ -6,7 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from retinue.agent.definition import AgentDefinition
-from retinue.config import SubAgentContextPolicy
+from retinue.config import Budget, SubAgentContextPolicy
 from retinue.rows import InvocationRow, ThreadRow
 from retinue.states import InvocationState
 
@@ -42,6 +42,7 @@ class Delegation(msgspec.Struct, kw_only=True):
     agent_key: str | None = None
     label: str | None = None
     metadata: Mapping[str, Any] | None = None
+    budget: Budget | None = None
 
 
 class ChildEnd(msgspec.Struct, kw_only=True):

@@ -237,6 +237,7 @@ class SpawnTool(_RosterTool):
             promote=resolved.on_timeout == "promote",
             background=wait.background,
             notify=resolved.notify,
+            budget=resolved.declaration.budget,
             agent_key=new_agent_key(resolved.agent_id),
             label=label,
             metadata=resolved.declaration.metadata,
@@ -359,6 +360,7 @@ class SendTool(_RosterTool):
             promote=resolved.on_timeout == "promote",
             background=wait.background,
             notify=resolved.notify,
+            budget=resolved.declaration.budget,
             existing=row,
             agent_key=row.agent_key,
         )

@@ -22,11 +22,12 @@ from retinue.ops import (
     PutMail,
     PutRequest,
     PutRun,
+    PutSpend,
     PutState,
     RequestCancel,
     TakeMail,
 )
-from retinue.rows import ForkPoint, InvocationRow, RequestRow, RunRow, ThreadKey
+from retinue.rows import ForkPoint, InvocationRow, RequestRow, RunRow, SpendRow, ThreadKey
 
 __all__ = ["NEXT", "ReferenceLedger", "Refused", "Said"]
 
@@ -81,6 +82,7 @@ class ReferenceLedger:
         self.mail: dict[ThreadKey, dict[str, bytes]] = {}
         self.taken: dict[ThreadKey, set[str]] = {}
         self.drafts: dict[ThreadKey, dict[str, str]] = {}
+        self.spends: dict[str, dict[str, SpendRow]] = {}
         self.states: dict[tuple[str, str], dict[str, bytes]] = {}
         self.blobs: dict[str, bytes] = {}
 
@@ -226,6 +228,9 @@ class ReferenceLedger:
         _must(op.expect is msgspec.UNSET or kept.get(op.name) == op.expect, "state")
         kept[op.name] = bytes(op.value)
 
+    def _spend(self, op: PutSpend) -> None:
+        self.spends.setdefault(op.row.root, {})[op.row.run_id] = op.row
+
     def _blob(self, op: PutBlob) -> None:
         self.blobs.setdefault(op.digest, op.data)
 
@@ -244,6 +249,7 @@ _APPLY: Final[dict[type, Callable[[ReferenceLedger, Any], None]]] = {
     PutDraft: ReferenceLedger._put_draft,
     DropDraft: ReferenceLedger._drop_draft,
     PutState: ReferenceLedger._state,
+    PutSpend: ReferenceLedger._spend,
     PutBlob: ReferenceLedger._blob,
 }
 

@@ -21,7 +21,7 @@ from retinue.ledger.sqlite.filesystem import filesystem_type, refuse_network
 from retinue.ledger.sqlite.schema import APPLICATION_ID, MIGRATIONS
 from retinue.messages import UserMessage
 from retinue.ops import Record
-from retinue.rows import InvocationRow, Mail, OwnerRow, RequestRow, RunRow, ThreadKey, ThreadRow
+from retinue.rows import InvocationRow, Mail, OwnerRow, RequestRow, RunRow, SpendRow, ThreadKey, ThreadRow
 
 __all__ = ["Finding", "Severity", "inspect"]
 
@@ -197,6 +197,7 @@ def _rows(database: sqlite3.Connection) -> Iterator[Finding]:
         ("invocation", "invocation_id", InvocationRow),
         ("request", "request_id", RequestRow),
         ("owner", "owner_id", OwnerRow),
+        ("spend", "run_id", SpendRow),
         ("mail", "mail_id", Mail),
     )
     for table, name, kind in kinds:

@@ -23,7 +23,7 @@ from retinue.ledger.sqlite.segments import Segments
 from retinue.ledger.sqlite.worker import Batches, Job, failed
 from retinue.ledger.sqlite.writer import CommitHooks, Durability, Writer
 from retinue.ops import Draft, Op, Receipt, Record
-from retinue.rows import InvocationRow, Mail, OwnerRow, RequestRow, RunRow, ThreadKey, ThreadRow
+from retinue.rows import InvocationRow, Mail, OwnerRow, RequestRow, RunRow, SpendRow, ThreadKey, ThreadRow
 from retinue.states import InvocationState, RequestState, RunState
 
 __all__ = ["SqliteLedger"]
@@ -283,6 +283,10 @@ class SqliteLedger:
     async def state(self, user: str, session: str) -> dict[str, bytes]:
         """See `Ledger`."""
         return await self._read(reads.state, user, session)
+
+    async def spends(self, root_run: str) -> list[SpendRow]:
+        """See `Ledger`."""
+        return await self._read(reads.spends, root_run)
 
     async def owner(self, owner_id: str) -> OwnerRow | None:
         """See `Ledger`."""

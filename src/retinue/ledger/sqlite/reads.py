@@ -15,7 +15,7 @@ from retinue.ledger.sqlite.schema import IS_UNENDED, IS_UNFINISHED
 from retinue.ledger.sqlite.segments import Segments
 from retinue.ledger.sqlite.writes import intent_of
 from retinue.ops import Draft, Record
-from retinue.rows import ForkPoint, InvocationRow, Mail, OwnerRow, RequestRow, RunRow, ThreadKey, ThreadRow
+from retinue.rows import ForkPoint, InvocationRow, Mail, OwnerRow, RequestRow, RunRow, SpendRow, ThreadKey, ThreadRow
 from retinue.states import InvocationState, RequestState, RunState
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "requests",
     "run",
     "runs",
+    "spends",
     "state",
     "task",
     "tasks",
@@ -253,6 +254,11 @@ def state(db: sqlite3.Connection, user: str, session: str) -> dict[str, bytes]:
     return dict(db.execute("SELECT name, value FROM state WHERE user = ? AND session = ?", (user, session)).fetchall())
 
 
+def spends(db: sqlite3.Connection, root: str) -> list[SpendRow]:
+    """See `Ledger.spends`."""
+    return _all(db, "SELECT body, run_id FROM spend WHERE root = ? ORDER BY run_id", (root,), _to_spend)
+
+
 def owner(db: sqlite3.Connection, owner_id: str) -> OwnerRow | None:
     """See `Ledger.owner`."""
     return _one(db, "SELECT body, owner_id FROM owner WHERE owner_id = ?", (owner_id,), _to_owner)
@@ -292,6 +298,7 @@ _to_run: Final = _reader("run", RunRow)
 _to_invocation: Final = _reader("invocation", InvocationRow)
 _to_request: Final = _reader("request", RequestRow)
 _to_mail: Final = _reader("mail", Mail)
+_to_spend: Final = _reader("spend", SpendRow)
 _to_owner: Final = _reader("owner", OwnerRow)
 _stored_thread: Final = _reader("thread", ThreadRow)
 

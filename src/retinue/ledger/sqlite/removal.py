@@ -112,6 +112,8 @@ def _remove_rows(execute: Execute, gone: int, key: ThreadKey) -> None:
     for run_id, _ in runs:
         execute("DELETE FROM cancel WHERE run_id = ?", (run_id,))
         execute("DELETE FROM invocation WHERE parent_run = ?", (run_id,))
+    for run_id, root in runs:
+        execute("DELETE FROM spend WHERE root = ? AND run_id = ?", (root, run_id))
     execute("DELETE FROM invocation WHERE child_user = ? AND child_session = ? AND child_thread = ?", key)
     for root in {root for _, root in runs}:
         for request_id, body in execute("SELECT request_id, body FROM request WHERE root_run = ?", (root,)).fetchall():

@@ -108,7 +108,12 @@ _V5: Final = (
     f"CREATE INDEX invocation_unended ON invocation(state) WHERE task_id IS NOT NULL AND {IS_UNENDED}",
 )
 
-MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (_V1, _V2, _V3, _V4, _V5)
+_V6: Final = (
+    # what runs under a budget have used
+    "CREATE TABLE spend(root TEXT NOT NULL, run_id TEXT NOT NULL, body BLOB NOT NULL, PRIMARY KEY(root, run_id)) WITHOUT ROWID",
+)
+
+MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (_V1, _V2, _V3, _V4, _V5, _V6)
 """Statements by version: entry 0 makes version 1 of an empty file, entry n takes version n to n + 1. Only ever appended to."""
 
 

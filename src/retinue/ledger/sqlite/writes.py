@@ -30,6 +30,7 @@ from retinue.ops import (
     PutOwner,
     PutRequest,
     PutRun,
+    PutSpend,
     PutState,
     Receipt,
     RequestCancel,
@@ -115,6 +116,7 @@ class Writes:
             DropDraft: self._drop_draft,
             PutBlob: self._put_blob,
             PutState: self._put_state,
+            PutSpend: self._put_spend,
             PutOwner: self._put_owner,
             DropOwner: self._drop_owner,
         }
@@ -362,6 +364,10 @@ class Writes:
             ).fetchone()
             rules.check_state(op, None if found is None else found[0])
         self._execute("INSERT OR REPLACE INTO state VALUES (?, ?, ?, ?)", (op.user, op.session, op.name, bytes(op.value)))
+
+    def _put_spend(self, op: PutSpend) -> None:
+        row = op.row
+        self._execute("INSERT OR REPLACE INTO spend VALUES (?, ?, ?)", (row.root, row.run_id, _encode(row)))
 
     def _put_owner(self, op: PutOwner) -> None:
         owner_id = op.row.owner_id

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable
+from decimal import Decimal
 from enum import StrEnum
 from typing import TypeVar
 
@@ -20,10 +21,12 @@ from retinue.ops import (
     PutOwner,
     PutRequest,
     PutRun,
+    PutSpend,
     PutState,
     RequestCancel,
     TakeMail,
 )
+from retinue.rows import SpendRow
 from retinue.states import (
     INVOCATION_TRANSITIONS,
     REQUEST_TRANSITIONS,
@@ -228,6 +231,19 @@ async def session_state_is_set_in_the_place_of_a_value_that_is_still_there(ledge
     )
     await ledger.commit([PutState("ann", "ses", "a", msgspec.Raw(b"2"), b"1")])
     same(await ledger.state("ann", "ses"), {"a": b"2"})
+
+
+@check
+async def what_a_tree_has_used_is_kept_by_run(ledger: Ledger) -> None:
+    first = SpendRow(run_id="run_1", root="run_1", lineage=("run_1",), tokens=5, requests=1, cost=Decimal("0.0300"))
+    below = SpendRow(run_id="run_2", root="run_1", lineage=("run_1", "run_2"), owner="own_1", held_tokens=7, held_requests=1)
+    other = SpendRow(run_id="run_3", root="run_3", lineage=("run_3",), tokens=9)
+    await ledger.commit([PutSpend(below), PutSpend(first), PutSpend(other)])
+    same(await ledger.spends("run_1"), [first, below])
+    settled = msgspec.structs.replace(below, owner=None, held_tokens=0, held_requests=0, tokens=4, requests=1)
+    await ledger.commit([PutSpend(settled)])
+    same(await ledger.spends("run_1"), [first, settled])
+    same(await ledger.spends("run_2"), [])
 
 
 @check
