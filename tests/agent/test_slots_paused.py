@@ -16,9 +16,11 @@ SCRIPT = {"root": [ASK_BOTH, "root is done"], "limited": ["limited is done"], "o
 
 
 def parent(provider: StrictProvider, clock: VirtualClock) -> Agent:
-    """A root with two children and one slot for them."""
-    children = [SubAgent(name, "Helps.", instructions="Help.", surface="tool") for name in ("limited", "other")]
-    runtime = Runtime(clock=clock, limits=Limits(max_children=1))
+    """A root with two children and one slot for them. The other has a model of its own, with a gate of its own."""
+    limited = SubAgent("limited", "Helps.", instructions="Help.", surface="tool")
+    other = SubAgent("other", "Helps.", instructions="Help.", surface="tool", model="second")
+    children = [limited, other]
+    runtime = Runtime(clock=clock, limits=Limits(max_children=1), models={"second": provider.model(clock=clock)})
     allowed = PermissionRules(allow=["*"])
     return Agent("root", model=provider.model(clock=clock), subagents=children, permissions=allowed, runtime=runtime)
 
@@ -58,7 +60,10 @@ async def test_a_cancel_while_it_waits_loses_no_slot(seconds: int) -> None:
         limited = next(row for row in await agent.runtime.ledger.tree(root.run_id) if row.agent_id == "limited")
         await agent.cancel(limited.run_id)
         busy.release()
-        result = await run  # the other has taken the only slot twice more
+        await asyncio.wait_for(provider.arrived(4), 10)  # the other has taken the only slot twice more
+        while len(agent.runtime._trees) and not run.done():
+            await clock.advance(1)
+        result = await run
         ended = {row.agent_id: row.state.value for row in await agent.runtime.ledger.tree(result.run_id)}
         assert ended == {"root": "completed", "limited": "cancelled", "other": "completed"}
         assert len(provider.asked("limited")) == 1

@@ -1,10 +1,12 @@
-"""The open connections of a model: one pool for an event loop, made at the first call in it, with its watch over silence."""
+"""The open connections of a model: one pool for an event loop, made at the first call in it, with its watch over silence and its
+gate for the provider's limit."""
 
 import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
 from retinue.clock import Clock
 from retinue.models.idle import IdleWatches
+from retinue.models.rate_gate import RateGate
 
 if TYPE_CHECKING:
     import aiohttp
@@ -17,6 +19,7 @@ class Pool(NamedTuple):
 
     session: "aiohttp.ClientSession"
     watches: IdleWatches
+    gate: RateGate
 
     async def close(self) -> None:
         """Close the connections."""
@@ -52,7 +55,7 @@ class Connections:
         if pool is None or pool.session.closed:
             self._let_go()
             watches = IdleWatches(self._clock, self._idle_timeout, self._keep_alive_timeout)
-            pool = self.pools[loop] = Pool(self._session(), watches)
+            pool = self.pools[loop] = Pool(self._session(), watches, RateGate(self._clock))
         return pool
 
     async def close(self) -> None:

@@ -94,6 +94,11 @@ class Fault(msgspec.Struct, frozen=True):
         """Whether the same request may succeed later."""
         return (self.code in _RETRYABLE or self.once) and not self.final
 
+    @property
+    def limits_all(self) -> bool:
+        """Whether the provider limits everybody who has this key, not this request alone."""
+        return (self.code == "rate_limited" and not self.final) or (self.code == "overloaded" and self.retry_after is not None)
+
     def error(self, target: Target, attempts: int = 1) -> ModelError:
         """The error to raise after this many attempts."""
         names = {"provider": target.provider, "model": target.model, "base_url": target.base_url}

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from retinue.clock import Clock, SystemClock
 from retinue.config import ChatClientConfig
 from retinue.messages import Entry, MediaRef, Usage
-from retinue.models.connections import Connections
+from retinue.models.connections import Connections, Pool
 from retinue.models.exchange import exchange
 from retinue.models.faults import Fault, Target
 from retinue.models.parameters import ToolMode, checked_headers, checked_media, checked_mode, checked_url, profile_of
@@ -24,7 +24,7 @@ from retinue.models.port import Delta, Emit, LoadMedia, ModelAnswer, ModelReques
 from retinue.models.prices import cost_of
 from retinue.models.profiles import KNOWN, Profile, is_loopback
 from retinue.models.proxies import NotAProxy, Proxy, proxy_for
-from retinue.models.retries import wait_after
+from retinue.models.retries import LONGEST_ASKED_WAIT, wait_after
 from retinue.models.wire import ChatWire, body_of
 from retinue.secrets import SecretRef, secret_text
 
@@ -130,38 +130,56 @@ class OpenAIChatModel:
         """See `ChatModel`. A call that failed is tried again by itself only before the first delta."""
         if request.media is not None:
             await self._load(request, request.media)
-        ask = self._asking(request)
-        shown = False
+        ask, pool = self._asking(request), self._connections.here()
+        gate, shown, let_in = pool.gate, False, False
 
         def show(delta: Delta) -> None:
-            nonlocal shown
-            shown = True
+            nonlocal shown, let_in
+            if not shown:
+                shown = True
+                gate.passed(let_in)
+                let_in = False
             emit(delta)
 
         attempt = 1
         while True:
+            let_in = await gate.enter(request.depth, request.pause)
             reader = self._wire.reader(request, show)
-            outcome = await exchange(
-                self._connections.here(),
-                f"{self.profile.base_url}/chat/completions",
-                ask.body,
-                ask.headers,
-                reader or show,
-                clock=self._clock,
-                secrets=ask.secrets,
-                proxy=ask.proxy,
-            )
+            try:
+                outcome = await self._exchanged(pool, ask, reader or show)
+            except BaseException:
+                gate.left(let_in)
+                raise
             if reader is not None and isinstance(outcome, ModelAnswer):
                 outcome = reader.read(outcome)
             if isinstance(outcome, ModelAnswer):
+                gate.passed(let_in)
                 cost = cost_of(self.profile.prices, ask.target.model, outcome.usage)
                 return outcome if cost is None else msgspec.structs.replace(outcome, cost=cost)
             wait = wait_after(outcome, attempt, retries=self._retries, jitter=self._jitter)
+            limit = outcome.retry_after if wait is None else wait if outcome.limits_all else None
+            if limit is not None and outcome.limits_all and limit <= LONGEST_ASKED_WAIT:
+                gate.limited(limit)  # not for this call alone
+            else:
+                gate.left(let_in)
             if shown or wait is None:
                 raise outcome.error(ask.target, attempt)
-            async with request.pause():
-                await self._clock.sleep(wait)
+            if not outcome.limits_all:
+                async with request.pause():
+                    await self._clock.sleep(wait)
             attempt += 1
+
+    async def _exchanged(self, pool: Pool, ask: "_Asking", emit: Emit) -> ModelAnswer | Fault:
+        return await exchange(
+            pool,
+            f"{self.profile.base_url}/chat/completions",
+            ask.body,
+            ask.headers,
+            emit,
+            clock=self._clock,
+            secrets=ask.secrets,
+            proxy=ask.proxy,
+        )
 
     async def _load(self, request: ModelRequest, load: LoadMedia) -> None:
         """Encode what holds pictures and files and is not encoded yet. All bytes are there before the first entry is encoded:

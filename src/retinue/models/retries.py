@@ -5,11 +5,11 @@ from typing import Final
 
 from retinue.models.faults import Fault
 
-__all__ = ["wait_after"]
+__all__ = ["LONGEST_ASKED_WAIT", "wait_after"]
 
 _FIRST_WAIT: Final = 0.5
 _LONGEST_WAIT: Final = 8.0
-_LONGEST_ASKED_WAIT: Final = 60.0
+LONGEST_ASKED_WAIT: Final = 60.0
 
 
 def wait_after(fault: Fault, attempt: int, *, retries: int, jitter: Callable[[], float]) -> float | None:
@@ -25,5 +25,5 @@ def wait_after(fault: Fault, attempt: int, *, retries: int, jitter: Callable[[],
     if fault.once:
         return 0.0
     if fault.retry_after is not None:
-        return fault.retry_after if fault.retry_after <= _LONGEST_ASKED_WAIT else None
+        return fault.retry_after if fault.retry_after <= LONGEST_ASKED_WAIT else None
     return min(_LONGEST_WAIT, _FIRST_WAIT * 2 ** (attempt - 1)) * (0.5 + jitter() / 2)
