@@ -20,7 +20,7 @@ from retinue.messages import BlobRef
 from retinue.ops import PutInvocation, PutMail, PutRun
 from retinue.rows import InvocationRow, Mail
 from retinue.states import InvocationState, RunState
-from retinue.subagents.child import TIME_LIMIT, child_end, lifecycle_event
+from retinue.subagents.child import TIME_LIMIT, child_end, lifecycle_event, time_left
 from retinue.subagents.delegation import ChildEnd, Format
 
 __all__ = ["BackgroundChild", "promoted", "receipt"]
@@ -58,7 +58,7 @@ class BackgroundChild:
         """Return when its time limit is reached, after which it is stopped, and ends with what it has."""
         assert self.row.timeout_seconds is not None
         clock = self.run.journal.clock
-        left = self.row.timeout_seconds - (clock.now_ms() - self.row.started_at) / 1_000
+        left = time_left(self.row, clock.now_ms())
         if left > 0:
             await clock.sleep(left)
         self.run.stopping.ask_with_intent(TIME_LIMIT, by="time limit", below="the time limit of a run above was reached")

@@ -35,6 +35,7 @@ __all__ = [
     "answer_text",
     "child_end",
     "lifecycle_event",
+    "time_left",
 ]
 
 SUMMARY_CHARACTERS: Final = 2_000
@@ -201,6 +202,13 @@ class Child:
         if status == "completed" and wanted is not None:
             made |= {"contentType": "application/json", "outputName": wanted.name}
         return made
+
+
+def time_left(row: InvocationRow, now: int) -> float:
+    """Seconds that are left of a delegation's time limit at `now` (ms), never more than the whole: the clock of the machine may
+    have been set back."""
+    assert row.timeout_seconds is not None
+    return min(row.timeout_seconds, max(0.0, row.timeout_seconds - (now - row.started_at) / 1_000))
 
 
 def child_end(child: Run, row: InvocationRow, end: RunEnd) -> ChildEnd:

@@ -30,7 +30,7 @@ from retinue.rows import InvocationRow, RunRow, ThreadKey, ThreadRow
 from retinue.states import InvocationState, RequestState, ResultStatus, RunState
 from retinue.subagents.background import BackgroundChild, promoted, receipt
 from retinue.subagents.births import before_fork_commit, child_key, child_thread, fork_projection
-from retinue.subagents.child import Child
+from retinue.subagents.child import Child, time_left
 from retinue.subagents.delegation import ChildEnd, Delegation, Format
 
 __all__ = ["count_refusal", "delegate", "end_child", "limit_refusal", "reattach"]
@@ -256,7 +256,7 @@ def _left(run: Run, invocation: InvocationRow) -> float | None:
     """What is left of a time limit: a caller's wait counts wall time from when it began, over every attempt."""
     if invocation.timeout_seconds is None:
         return None
-    return max(0.0, invocation.timeout_seconds - (run.journal.clock.now_ms() - invocation.started_at) / 1_000)
+    return time_left(invocation, run.journal.clock.now_ms())
 
 
 async def end_child(run: Run, started: SubAgentInvocationStartedEvent) -> Prepared | CallOutcome:
