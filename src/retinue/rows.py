@@ -116,6 +116,8 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rena
     workspace: str | None = None
     model: str | None = None
     branch: str | None = None
+    woken: bool = False
+    """Whether the end of a task began it, and nobody waits for it: whoever starts next goes on with it, as with a task."""
     allowances: tuple[Allowance, ...] = ()
     """What limits it: of itself and of the runs above it, the root's first."""
     active_seconds: float | None = None

@@ -260,6 +260,7 @@ async def begin(
         depth=depth,
         workspace=definition.workspace,
         model=definition.model_reference,
+        woken=given is None,
         allowances=() if budget is None or not budget.limits_calls else (allowance_of(run_id, budget),),
         active_seconds=None if budget is None else budget.seconds,
     )

@@ -227,8 +227,15 @@ def _woke(key: ThreadKey, done: "asyncio.Task[Any]") -> None:
 
 
 async def resume_tasks(agent: "Agent") -> None:
-    """Go on with the tasks of this agent that nobody drives any more, or end them if it does not resume (D-19)."""
+    """Go on with the tasks of this agent that nobody drives any more, or end them if it does not resume (D-19); and with the runs
+    that ends of tasks have begun, which nobody else waits for."""
     runtime = agent.runtime
+    for woken in await runtime.ledger.runs(states=(RunState.RUNNING, RunState.WAITING), roots_only=True, limit=MOST_RESUMED):
+        if woken.woken and woken.path[0] == agent.name and await _orphaned(agent, woken):
+            driver = Driver(agent, partial(_resumed, agent, woken), user=woken.key.user, at_once=False, task=True)
+            assert driver.task is not None
+            driver.task.add_done_callback(partial(_woke, woken.key))
+            agent._has_tasks = True
     for row in await runtime.ledger.tasks(unfinished=True, limit=MOST_RESUMED):
         lead = await runtime.ledger.run(row.child_run)
         if lead is None or lead.path[0] != agent.name or not await _orphaned(agent, lead):
