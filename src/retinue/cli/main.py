@@ -246,6 +246,32 @@ def tasks_answer(*, task: str, answer: str | None, ledger: str | None, workspace
     return answer_request(request=found[0], answer=found[1], ledger=ledger, workspace=workspace, **options)
 
 
+@cli.command()
+@click.argument("app", required=False, metavar="[MODULE:NAME]")
+@place_options
+@click.option("--model", metavar="M", help="Model of a workspace's agent (default: RETINUE_MODEL).")
+@click.option("--trust", is_flag=True, help="Use the folder's agent files without asking.")
+@click.option("--once", is_flag=True, help="Do what there is, then exit.")
+@click.option(
+    "--orphan-after",
+    type=click.FloatRange(min=0),
+    default=600,
+    show_default=True,
+    metavar="S",
+    help="Seconds after which a task that no code here can go on with ends as failed (0: never).",
+)
+@click.option("--quiet", "-q", is_flag=True, help="Say nothing of what begins and ends.")
+def worker(**options: Any) -> int:
+    """Go on with runs and tasks that nobody drives: after a crash, after an answer, or left by `--on-exit detach`.
+
+    MODULE:NAME leads to an agent, a list of agents, a Runtime with its agents, or a function that gives one of these. Without
+    it the worker is for the agent of a workspace. Several workers may share a ledger. Ctrl-C leaves what is not done.
+    """
+    from retinue.cli.worker import run_worker
+
+    return run_worker(**options)
+
+
 @cli.group()
 def threads() -> None:
     """Look at conversations and trees, or delete them. Only `delete` changes anything."""

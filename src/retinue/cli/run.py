@@ -100,8 +100,10 @@ async def trusted_agent(
     rules: "PermissionRules | None" = None,
     max_iters: int = DEFAULT_ITERS,
     on_exit: OnExit = "wait",
+    recovery: Literal["resume", "leave"] = "leave",
 ) -> "HarnessAgent":
-    """A built agent for a workspace; agent files that nobody has confirmed are confirmed here first (D-23)."""
+    """A built agent for a workspace; agent files that nobody has confirmed are confirmed here first (D-23). What others have left
+    is gone on with only where that is asked for."""
     from retinue.harness import HarnessAgent
     from retinue.harness.mistaken import UNKNOWN_TOOL
 
@@ -114,7 +116,7 @@ async def trusted_agent(
         permissions=rules,
         trust=False,
         max_iters=max_iters,
-        recovery="leave",  # what others have left is gone on with where that is asked for
+        recovery=recovery,
         on_exit=on_exit,
     )
     if trust:

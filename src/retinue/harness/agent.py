@@ -185,6 +185,7 @@ class Agent:
         self._on_request = on_request
         self.runtime = runtime or Runtime(ledger=ledger, limits=limits, models=models)
         self._output = self.runtime._output(output)
+        self.runtime.agents.add(self)
         self._own_trees: WeakSet[Tree] = WeakSet()
         """The trees of this agent's runs: a runtime may have those of others as well."""
         self._followers: list[Follower] = []
@@ -661,9 +662,13 @@ class Agent:
         if self._own_runtime:
             self.runtime.close_sync()
 
-    async def __aenter__(self) -> Self:
+    async def _enter(self) -> None:
+        """Be kept open: its idle threads are woken for the ends of their tasks."""
         self._entered = self._wakes_at_all = True
         await self.build()
+
+    async def __aenter__(self) -> Self:
+        await self._enter()
         if self._recovery != "leave":
             await resume_tasks(self)
         return self

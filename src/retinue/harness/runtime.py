@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, cast
+from weakref import WeakSet
 
 from retinue.agent.branch import Branch
 from retinue.agent.output import OutputType
@@ -36,6 +37,7 @@ from retinue.tools.pool import ToolThreads
 
 if TYPE_CHECKING:
     from retinue.agent.run import Run
+    from retinue.harness.agent import Agent
     from retinue.harness.driving import Driver
 
 __all__ = ["Runtime"]
@@ -78,6 +80,8 @@ class Runtime:
         self.clock = clock or SystemClock()
         self._registered_models: dict[str, ChatModel | str] = dict(models or {})
         self._owner_id = new_id("own")
+        self.agents: WeakSet[Agent] = WeakSet()
+        """The agents that were made on it."""
         self._trees: dict[str, Tree] = {}
         self._drivers: set[Driver] = set()
         self._watcher = Watcher(self)

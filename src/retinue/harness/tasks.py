@@ -35,7 +35,19 @@ from retinue.subagents.child import EXECUTOR_LOST, TOO_MANY_ATTEMPTS, answer_tex
 if TYPE_CHECKING:
     from retinue.harness.agent import Agent
 
-__all__ = ["Task", "TaskResult", "Wakes", "answer_task", "deliver", "drive_task", "end_tasks", "resume_tasks"]
+__all__ = [
+    "Task",
+    "TaskResult",
+    "Wakes",
+    "answer_task",
+    "deliver",
+    "drive_task",
+    "end_tasks",
+    "give_up",
+    "go_on_with_task",
+    "orphaned",
+    "resume_tasks",
+]
 
 WAIT_POLL_SECONDS: Final = 0.5
 MOST_RESUMED: Final = 10_000
@@ -226,23 +238,29 @@ def _woke(key: ThreadKey, done: "asyncio.Task[Any]") -> None:
         _log.warning("thread %s of session %s was not woken: %s", key.thread, key.session, error)
 
 
-async def resume_tasks(agent: "Agent") -> None:
+async def resume_tasks(agent: "Agent", *, every_run: bool = False) -> list[tuple[RunRow, Driver]]:
     """Go on with the tasks of this agent that nobody drives any more, or end them if it does not resume (D-19); and with the runs
-    that ends of tasks have begun, which nobody else waits for."""
-    runtime = agent.runtime
-    for woken in await runtime.ledger.runs(states=(RunState.RUNNING, RunState.WAITING), roots_only=True, limit=MOST_RESUMED):
-        if woken.woken and woken.path[0] == agent.name and await _orphaned(agent, woken):
-            driver = Driver(agent, partial(_resumed, agent, woken), user=woken.key.user, at_once=False, task=True)
-            assert driver.task is not None
-            driver.task.add_done_callback(partial(_woke, woken.key))
-            agent._has_tasks = True
-    for row in await runtime.ledger.tasks(unfinished=True, limit=MOST_RESUMED):
-        lead = await runtime.ledger.run(row.child_run)
-        if lead is None or lead.path[0] != agent.name or not await _orphaned(agent, lead):
-            continue
-        why = _hopeless(agent, lead)
-        start = partial(_resumed, agent, lead) if why is None else partial(_given_up, agent, lead, why)
-        _go_on_in_background(agent, row, lead, start)
+    that ends of tasks have begun, which nobody else waits for. `every_run`: also with those that somebody has begun."""
+    ledger, begun = agent.runtime.ledger, list[tuple[RunRow, Driver]]()
+    for root in await ledger.runs(states=(RunState.RUNNING, RunState.WAITING), roots_only=True, limit=MOST_RESUMED):
+        if (root.woken or every_run) and root.path[0] == agent.name and await orphaned(agent, root):
+            begun.append((root, _go_on_in_background(agent, root, partial(_resumed, agent, root))))
+    for row in await ledger.tasks(unfinished=True, limit=MOST_RESUMED):
+        lead = await ledger.run(row.child_run)
+        if lead is not None and lead.path[0] == agent.name and await orphaned(agent, lead):
+            begun.append((lead, go_on_with_task(agent, lead)))
+    return begun
+
+
+def go_on_with_task(agent: "Agent", lead: RunRow) -> Driver:
+    """Go on with an orphaned task of this agent in the background, or end it if there is no hope."""
+    why = _hopeless(agent, lead)
+    return give_up(agent, lead, why) if why else _go_on_in_background(agent, lead, partial(_resumed, agent, lead))
+
+
+def give_up(agent: "Agent", lead: RunRow, why: str) -> Driver:
+    """End an orphaned task as failed; for that none of its code is needed."""
+    return _go_on_in_background(agent, lead, partial(_given_up, agent, lead, why))
 
 
 async def answer_task(agent: "Agent", request_id: str, text: str, *, by: str, user: str) -> None:
@@ -258,16 +276,16 @@ async def answer_task(agent: "Agent", request_id: str, text: str, *, by: str, us
     if branch is not None:
         branch.tree.answer_came(request_id, row.run_id, row.invocations)
         return
-    task = None if lead.invocation_id is None else await runtime.ledger.invocation(lead.invocation_id)
-    if task is not None and await _orphaned(agent, lead):
-        _go_on_in_background(agent, task, lead, partial(_resumed, agent, lead))
+    if await orphaned(agent, lead):
+        _go_on_in_background(agent, lead, partial(_resumed, agent, lead))
 
 
-def _go_on_in_background(agent: "Agent", row: InvocationRow, lead: RunRow, start: Callable[[], Awaitable[Started]]) -> None:
+def _go_on_in_background(agent: "Agent", lead: RunRow, start: Callable[[], Awaitable[Started]]) -> Driver:
     driver = Driver(agent, start, user=lead.key.user, at_once=False, task=True, lead=lead.run_id)
     assert driver.task is not None
-    driver.task.add_done_callback(partial(_resumption_over, row))
+    driver.task.add_done_callback(partial(_resumption_over, lead))
     agent._has_tasks = True
+    return driver
 
 
 async def end_tasks(agent: "Agent", how: Literal["wait", "detach", "cancel"]) -> None:
@@ -282,10 +300,12 @@ async def end_tasks(agent: "Agent", how: Literal["wait", "detach", "cancel"]) ->
         await asyncio.wait([driver.task for driver in drivers if driver.task is not None])
 
 
-async def _orphaned(agent: "Agent", lead: RunRow) -> bool:
+async def orphaned(agent: "Agent", lead: RunRow) -> bool:
     """Whether nobody drives it, and it is not for a person to go on."""
     runtime = agent.runtime
     if lead.state.terminal or runtime._branch(lead) is not None:
+        return False
+    if any(driver.lead == lead.run_id and not driver.over for driver in runtime._drivers):
         return False
     if lead.state is RunState.WAITING:
         return await has_news(runtime.ledger, lead)
@@ -310,9 +330,9 @@ async def _given_up(agent: "Agent", lead: RunRow, why: str) -> Started:
     return started
 
 
-def _resumption_over(row: InvocationRow, done: "asyncio.Task[Any]") -> None:
+def _resumption_over(lead: RunRow, done: "asyncio.Task[Any]") -> None:
     error = None if done.cancelled() else done.exception()
     if isinstance(error, ThreadBusy):
         return  # somebody else was faster
     if error is not None:
-        _log.warning("task %s (`%s`) was not gone on with: %s", row.task_id, row.name, error)
+        _log.warning("run %s of `%s` was not gone on with: %s", lead.run_id, lead.agent_id, error)
