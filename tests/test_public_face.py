@@ -169,7 +169,7 @@ MEMBERS: Final = {
     " runtime send stream task tasks threads",
     "HarnessAgent": "answer build cancel close close_sync diagnostics name permissions requests resume resume_stream run run_sync"
     " runtime send stream task tasks threads workspace",
-    "Runtime": "clock close close_sync ledger limits open",
+    "Runtime": "agents clock close close_sync ledger limits open",
 }
 """What the objects that run agents show. The rest is for the harness itself, and may change."""
 
