@@ -38,6 +38,11 @@ async def take_over(runtime: Runtime, root: RunRow, *, force: bool = False) -> R
     """
     tree = await runtime.ledger.tree(root.root)
     rows = [row for row in tree if row.lead == root.run_id and not row.state.terminal]
+    if all(row.run_id != root.run_id for row in rows):
+        raise ThreadBusy(
+            f"run `{root.run_id}` was brought to its end by another process at the same moment",
+            remedy="nothing needs to be done; `retinue threads show` has it",
+        )
     for row in rows:
         await _check_owner(runtime, row, force)
     ops: list[Op] = []
