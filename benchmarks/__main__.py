@@ -1,6 +1,7 @@
 """`python -m benchmarks [CASE…] [--quick]`: tables of ratios, each to a floor that is measured in the same run.
 
-Cases: turns, fanout, history, body, waiting, http, starting (all if none is named). CPU unless a table says otherwise.
+Cases: turns, fanout, history, body, waiting, http, starting, crowd (all if none is named). `python -m benchmarks.chaos` kills.
+CPU unless a table says otherwise.
 `RETINUE_PEERS=DIR` adds other frameworks to `turns` (see `benchmarks/peers.py`).
 """
 
@@ -11,13 +12,14 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.bodies import body_table
+from benchmarks.crowd import crowd_table
 from benchmarks.fanout import fan_out_table, history_table
 from benchmarks.loopback import loopback_table
 from benchmarks.starting import starting_table
 from benchmarks.turns import turns_table
 from benchmarks.waiting import waiting_table
 
-CASES = ("turns", "fanout", "history", "body", "waiting", "http", "starting")
+CASES = ("turns", "fanout", "history", "body", "waiting", "http", "starting", "crowd")
 
 
 async def run(cases: list[str], quick: bool, folder: Path) -> None:
@@ -36,6 +38,8 @@ async def run(cases: list[str], quick: bool, folder: Path) -> None:
         await loopback_table(folder, 1 if quick else 4)
     if "starting" in cases:
         starting_table(5 if quick else 15)
+    if "crowd" in cases:
+        await crowd_table(folder)
 
 
 def main(arguments: list[str]) -> int:

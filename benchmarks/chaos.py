@@ -41,7 +41,7 @@ from retinue.models.port import ModelRequest
 from retinue.rows import ThreadKey
 from retinue.testing.audit import audit
 
-__all__ = ["chaos"]
+__all__ = ["Log", "chaos", "give", "lead", "opened", "worker"]
 
 SESSION = "chaos"
 KEY = ThreadKey("", SESSION, "main")
@@ -57,8 +57,8 @@ class Log:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
     def __call__(self, *words: object) -> None:
-        """Write a line at once."""
-        os.write(self._file, (" ".join(map(str, words)) + "\n").encode())
+        """Write a line at once, with the time."""
+        os.write(self._file, (" ".join(map(str, (*words, time.time()))) + "\n").encode())
 
 
 class Notes(ToolHarness):
@@ -84,8 +84,15 @@ class Desk(Notes):
         return SubAgent("helper", "Helps.", instructions="Help.", requires_permission=False, tool_harnesses=[harness])
 
 
-def answer_of(tasks: int, log: Log) -> Any:
-    """A model that says the same in every process."""
+def answer_of(tasks: int, log: Log, *, endless: bool = False) -> Any:
+    """A model that says the same in every process. `endless`: the tasks come to no end by themselves."""
+
+    async def forever(request: ModelRequest) -> Any:
+        if request.agent_id == "lead":
+            return answer(request)
+        await asyncio.sleep(0.1)
+        log("asked", request.agent_id, request.run_id, request.step)
+        return {"calls": [{"name": "note", "arguments": {"text": "again"}}]}
 
     def answer(request: ModelRequest) -> Any:
         log("asked", request.agent_id, request.run_id, request.step)
@@ -101,15 +108,15 @@ def answer_of(tasks: int, log: Log) -> Any:
         call = {"name": "helper", "arguments": {"input": first}} if nested else {"name": "note", "arguments": {"text": first}}
         return {"calls": [call]}
 
-    return answer
+    return forever if endless else answer
 
 
-def lead(runtime: Runtime, log: Log, tasks: int) -> Agent:
+def lead(runtime: Runtime, log: Log, tasks: int, *, endless: bool = False) -> Agent:
     """The parent and its children."""
-    kid = SubAgent("kid", "Works.", instructions="Work.", leaf=False, tool_harnesses=[Desk(log)])
+    kid = SubAgent("kid", "Works.", instructions="Work.", leaf=False, max_iters=10_000, tool_harnesses=[Desk(log)])
     return Agent(
         "lead",
-        model=ScriptedModel(answer_of(tasks, log)),
+        model=ScriptedModel(answer_of(tasks, log, endless=endless)),
         subagents=[kid],
         runtime=runtime,
         permissions=PermissionRules(allow=["*"]),
@@ -128,22 +135,24 @@ def opened(ledger: Path, tasks: int) -> Runtime:
     return Runtime(ledger=SqliteLedger(ledger, durability="process"), limits=limits)
 
 
-async def give(ledger: Path, log: Path, tasks: int) -> str:
+async def give(ledger: Path, log: Path, tasks: int, *, endless: bool = False) -> str:
     """Give the tasks and leave them; the parent's run."""
-    async with opened(ledger, tasks) as runtime, lead(runtime, Log(log), tasks) as agent:
+    async with opened(ledger, tasks) as runtime, lead(runtime, Log(log), tasks, endless=endless) as agent:
         result = await agent.run("Begin.", context=RuntimeContext(session_id=SESSION))
         return result.run_id
 
 
-async def work(ledger: Path, log: Path, tasks: int) -> None:
+async def work(ledger: Path, log: Path, tasks: int, *, endless: bool) -> None:
     """What a worker's process does, until it is told to stop."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    await Worker([lead(opened(ledger, tasks), Log(log), tasks)]).run(stop)
+    await Worker([lead(opened(ledger, tasks), Log(log), tasks, endless=endless)]).run(stop)
 
 
-async def _worker(ledger: Path, log: Path, tasks: int) -> asyncio.subprocess.Process:
+async def worker(ledger: Path, log: Path, tasks: int, *, endless: bool = False) -> asyncio.subprocess.Process:
+    """A process that works on the ledger."""
     command = [sys.executable, "-m", "benchmarks.chaos", "--work", str(ledger), str(log), "--tasks", str(tasks)]
+    command += ["--endless"] if endless else []
     return await asyncio.create_subprocess_exec(*command, cwd=Path(__file__).parents[1])
 
 
@@ -152,7 +161,7 @@ async def chaos(folder: Path, *, tasks: int, workers: int, kills: int, seed: int
     ledger, log, dice = folder / "ledger.sqlite3", folder / "log", random.Random(seed)
     root = await give(ledger, log, tasks)
     began = time.monotonic()
-    crew = [await _worker(ledger, log, tasks) for _ in range(workers)]
+    crew = [await worker(ledger, log, tasks) for _ in range(workers)]
     killed = 0
     try:
         async with opened(ledger, tasks) as runtime:
@@ -165,7 +174,7 @@ async def chaos(folder: Path, *, tasks: int, workers: int, kills: int, seed: int
                     crew[place].kill()
                     await crew[place].wait()
                     killed += 1
-                    crew[place] = await _worker(ledger, log, tasks)
+                    crew[place] = await worker(ledger, log, tasks)
                 if killed < kills and left < tasks * (kills - killed) / kills:
                     continue  # so that all of the kills meet work
             seconds = time.monotonic() - began
@@ -205,7 +214,7 @@ async def _checked(runtime: Runtime, root: str, log: Path, tasks: int) -> dict[s
     again = 0
     effects: Counter[str] = Counter()
     for line in (await asyncio.to_thread(log.read_text)).splitlines():
-        kind, *words = line.split()
+        kind, *words, _ = line.split()
         if kind == "effect":
             effects[words[0]] += 1
             continue
@@ -233,9 +242,10 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--work", nargs=2, metavar=("LEDGER", "LOG"), help=argparse.SUPPRESS)
+    parser.add_argument("--endless", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
     if given.work:
-        asyncio.run(work(Path(given.work[0]), Path(given.work[1]), given.tasks))
+        asyncio.run(work(Path(given.work[0]), Path(given.work[1]), given.tasks, endless=given.endless))
         return 0
     with tempfile.TemporaryDirectory(prefix="retinue-chaos-") as folder:
         outcome = asyncio.run(chaos(Path(folder), tasks=given.tasks, workers=given.workers, kills=given.kills, seed=given.seed))

@@ -128,7 +128,7 @@ class Hostile:
         self._random = random.Random(seed)
         self._drive = drive
         self.lost = 0
-        self._late: list[asyncio.Task[None]] = []
+        self._late: list[asyncio.Task[Any]] = []
 
     def __call__(self, agent: Agent, context: Any, task: Any, drive: Any) -> None:
         """Start a task, or not, or twice, or later."""

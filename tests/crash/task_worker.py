@@ -50,7 +50,7 @@ async def look() -> str:
     return "seen"
 
 
-@tool(read_only=True)
+@tool(idempotent=True)
 async def die() -> str:
     """Take the process along."""
     os.kill(os.getpid(), signal.SIGKILL)

@@ -169,7 +169,7 @@ async def test_poison_task_stops(tmp_path: Path) -> None:
     path = tmp_path / "l.sqlite3"
     async with StrictProvider(script([{"text": "Here goes.", "calls": [{"name": "die"}]}, "never"])) as provider:
         async with worker(path, provider, "run") as first:
-            assert await first.ended() == -signal.SIGKILL
+            assert await first.process.wait() == -signal.SIGKILL
         deaths = 1
         while await served(path, provider) != 0:
             deaths += 1
@@ -216,7 +216,7 @@ async def look() -> str:
     return "seen"
 
 
-@tool(read_only=True)
+@tool(idempotent=True)
 async def die() -> str:
     """Take the process along."""
     raise AssertionError("not here")

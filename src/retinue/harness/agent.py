@@ -191,6 +191,8 @@ class Agent:
         self._followers: list[Follower] = []
         self._has_tasks = False
         self._wakes_at_all = True
+        self._waking: set[ThreadKey] = set()
+        """Threads that are about to be woken."""
         self._wakes_of: dict[ThreadKey, Wakes] = {}
         self._sync = self.runtime._loop_thread
         self._limits = replace(self.runtime.limits, max_depth=min(self.runtime.limits.max_depth, max_subagent_depth))

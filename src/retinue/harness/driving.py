@@ -16,7 +16,7 @@ from retinue.agent.viewer import Viewer
 from retinue.errors import ThreadBusy
 from retinue.events import Event, RunFinishedEvent
 from retinue.harness.running import Started, go_on
-from retinue.harness.takeover import find_lead
+from retinue.harness.takeover import find_lead, unfinished_of_branch
 from retinue.ledger.port import DAMAGED_MAIL, Ledger
 from retinue.rows import RunRow
 from retinue.states import RunState
@@ -212,8 +212,8 @@ class Driver:
 
 async def has_news(ledger: Ledger, lead: RunRow) -> bool:
     """Whether a branch that waits can go on: an answer or a stop has come. (Ends of tasks wait for the next step.)"""
-    for row in await ledger.tree(lead.root):
-        if row.lead != lead.run_id or row.state is not RunState.WAITING:
+    for row in await unfinished_of_branch(ledger, lead):
+        if row.state is not RunState.WAITING:
             continue
         if any(letter.kind in ANSWERS for letter in await ledger.mail(row.key)) or await ledger.cancel_intent(row.lineage):
             return True

@@ -20,6 +20,7 @@ from retinue.agent.tree import Tree
 from retinue.agent.viewer import Viewer
 from retinue.config import UNSET, Budget, RuntimeContext, Unset
 from retinue.errors import ThreadBusy
+from retinue.events import PermissionRequest
 from retinue.harness.requests import ask_callback, request_view
 from retinue.harness.results import RunCancelled, RunFailed, RunResult
 from retinue.harness.runtime import Runtime
@@ -114,8 +115,7 @@ class Started:
         projection = self.run.projection
         requests = []
         if end.status == "waiting":
-            rows = await self._agent.runtime.ledger.requests(root_run=self.branch.tree.root_run, state=RequestState.OPEN)
-            requests = [request_view(row) for row in rows]
+            requests = await self._open_requests()
         own = RunResult(
             status=end.status,
             reason=end.reason,
@@ -140,6 +140,15 @@ class Started:
             requests=tuple(requests),
         )
 
+    async def _open_requests(self) -> list[PermissionRequest]:
+        """What the run waits for. Of a task that asks itself it is known without a look through its tree, which may be large."""
+        row, batch = self.run.row, self.run.projection.open
+        if self.task is not None and batch is not None and not batch.invocations:
+            open_ones = [one for index, one in batch.requests.items() if index not in batch.closed]
+            return [self.run.placed(one, one.seq, one.at) for one in open_ones]
+        rows = await self._agent.runtime.ledger.requests(root_run=row.root, state=RequestState.OPEN)
+        return [request_view(one) for one in rows if one.invocations[: len(row.invocations)] == row.invocations]
+
     async def _left(self) -> Left | None:
         """What the run's own budget leaves."""
         row = self.run.row
@@ -154,8 +163,11 @@ class Started:
             return ()
         from retinue.harness.tasks import Task  # it drives with what is here
 
-        rows = await self._agent.runtime.ledger.tasks(root_run=self.run.row.root)
-        return tuple(Task(self._agent, row) for row in reversed(rows))
+        row, ledger = self.run.row, self._agent.runtime.ledger
+        if row.run_id == row.root:
+            return tuple(Task(self._agent, one) for one in reversed(await ledger.tasks(root_run=row.root)))
+        given = await ledger.invocations(parent_run=row.run_id)  # of a task its own: its tree may have many
+        return tuple(Task(self._agent, one) for one in given if one.task_id is not None)
 
 
 def checked(result: RunResult, check: bool) -> RunResult:
@@ -391,9 +403,10 @@ async def go_on(
     return Started(agent, branch, run, context, task=task)
 
 
-async def _children(ledger: Ledger, root: RunRow) -> int:
+async def _children(ledger: Ledger, root_run: str) -> int:
     """How many children this tree has made: those that have run, and those of its roster that were given no task yet (D-30)."""
-    rows = await ledger.tree(root.run_id)
+    rows = await ledger.tree(root_run)
+    root = next(row for row in rows if row.run_id == root_run)
     idle = 0
     for key in {row.key for row in rows}:
         made = await ledger.children(key)
@@ -407,7 +420,8 @@ async def _taken(runtime: Runtime, branch: Branch, taken: RunRow, definition: Ag
     assert stored is not None
     projection = project(stored.own, stored.inherited)
     blob = await ledger.blob(projection.envelope_hash)
-    branch.tree.children = await _children(ledger, taken)
+    if len(branch.tree.branches) == 1:  # else it has been counted
+        branch.tree.children = await _children(ledger, taken.root)
     run = Run(
         branch,
         definition,

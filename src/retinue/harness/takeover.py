@@ -6,12 +6,12 @@ from retinue.errors import LedgerConflict, ThreadBusy, UnknownId
 from retinue.events import RunStartedEvent, decode
 from retinue.events import encode as encode_event
 from retinue.harness.runtime import Runtime
-from retinue.ledger.port import Journal
+from retinue.ledger.port import Journal, Ledger
 from retinue.ops import Append, NewEvent, Op, PutRun
 from retinue.rows import RunRow
 from retinue.states import RunState
 
-__all__ = ["find_lead", "take_over"]
+__all__ = ["find_lead", "take_over", "unfinished_of_branch"]
 
 
 async def find_lead(runtime: Runtime, run_id: str, *, user: str | None = None) -> RunRow:
@@ -28,6 +28,21 @@ async def find_lead(runtime: Runtime, run_id: str, *, user: str | None = None) -
     return lead
 
 
+async def unfinished_of_branch(ledger: Ledger, lead: RunRow) -> list[RunRow]:
+    """What is not finished of a branch: its lead, and the synchronous children that it waits for. From the lead down, for a tree
+    may have many branches."""
+    found: list[RunRow] = []
+    looked = [lead.run_id]
+    while looked:
+        row = await ledger.run(looked.pop())
+        if row is None or row.state.terminal or row.lead != lead.run_id:
+            continue
+        found.append(row)
+        below = await ledger.invocations(parent_run=row.run_id)
+        looked += [one.child_run for one in below if not one.state.terminal and one.task_id is None]
+    return found
+
+
 async def take_over(runtime: Runtime, root: RunRow, *, force: bool = False) -> RunRow:
     """Make this process the owner of a run that leads a branch, and of everything below it that waits for it. Returns its new
     row.
@@ -36,8 +51,7 @@ async def take_over(runtime: Runtime, root: RunRow, *, force: bool = False) -> R
         ThreadBusy: its owner is another process, which is alive, and `force` is not given.
         LedgerConflict: another process was faster.
     """
-    tree = await runtime.ledger.tree(root.root)
-    rows = [row for row in tree if row.lead == root.run_id and not row.state.terminal]
+    rows = await unfinished_of_branch(runtime.ledger, root)
     if all(row.run_id != root.run_id for row in rows):
         raise ThreadBusy(
             f"run `{root.run_id}` was brought to its end by another process at the same moment",

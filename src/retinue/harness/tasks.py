@@ -192,7 +192,7 @@ def drive_task(
     async def start() -> Started:
         return Started(agent, task.branch, task.run, context, task=task, drive=drive)
 
-    Driver(agent, start, at_once=False, task=True)
+    Driver(agent, start, at_once=False, task=True, lead=task.run.row.run_id)
 
 
 def deliver(agent: "Agent", key: ThreadKey) -> None:
@@ -201,13 +201,15 @@ def deliver(agent: "Agent", key: ThreadKey) -> None:
     run = agent.runtime._driven_on(key)
     if run is not None:
         run.mail_came()
-    elif agent._wakes:
+    elif agent._wakes and key not in agent._waking:  # one that has not looked yet sees this as well
+        agent._waking.add(key)
         driver = Driver(agent, partial(_woken, agent, key), user=key.user, at_once=False, task=True)
         assert driver.task is not None
-        driver.task.add_done_callback(partial(_woke, key))
+        driver.task.add_done_callback(partial(_woke, agent, key))
 
 
 async def _woken(agent: "Agent", key: ThreadKey) -> Started:
+    agent._waking.discard(key)
     ledger = agent.runtime.ledger
     row = await ledger.thread(key)
     if row is None or row.depth or row.default_agent_id != agent.name:
@@ -232,7 +234,8 @@ async def _woken(agent: "Agent", key: ThreadKey) -> Started:
     return await begin(agent, None, context, viewer=None, acknowledged=True)
 
 
-def _woke(key: ThreadKey, done: "asyncio.Task[Any]") -> None:
+def _woke(agent: "Agent", key: ThreadKey, done: "asyncio.Task[Any]") -> None:
+    agent._waking.discard(key)  # also where it was left before it began
     error = None if done.cancelled() else done.exception()
     if error is not None and not isinstance(error, Asleep | ThreadBusy):  # busy: that run is told
         _log.warning("thread %s of session %s was not woken: %s", key.thread, key.session, error)

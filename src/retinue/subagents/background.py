@@ -16,9 +16,10 @@ from retinue.agent.task_questions import QuestionMail, question_to
 from retinue.agent.tasks import TASK_MAIL, TaskMail
 from retinue.events import PermissionRequest, encode
 from retinue.ids import new_id
+from retinue.ledger.port import Ledger
 from retinue.messages import BlobRef
 from retinue.ops import PutInvocation, PutMail, PutRun
-from retinue.rows import InvocationRow, Mail
+from retinue.rows import InvocationRow, Mail, RunRow
 from retinue.states import InvocationState, RunState
 from retinue.subagents.child import TIME_LIMIT, child_end, lifecycle_event, time_left
 from retinue.subagents.delegation import ChildEnd, Format
@@ -150,6 +151,21 @@ def receipt(words: Format, row: InvocationRow, *, promoted: bool = False, asks: 
     return CallOutcome(content=words.receipt(row, promoted=promoted, asks=asks), metadata=metadata)
 
 
+async def _below(ledger: Ledger, row: RunRow) -> list[RunRow]:
+    """The unfinished runs below a run that it waits for."""
+    found: list[RunRow] = []
+    looked = [row.run_id]
+    while looked:
+        for one in await ledger.invocations(parent_run=looked.pop()):
+            if one.state.terminal or one.task_id is not None:
+                continue
+            child = await ledger.run(one.child_run)
+            if child is not None:
+                found.append(child)
+                looked.append(child.run_id)
+    return found
+
+
 async def promoted(child: Run, row: InvocationRow) -> BackgroundChild | None:
     """Let a synchronous child that is at work lead a branch of its own, with everything below it that is driven with it; None if
     it came to its end meanwhile. When this returns it is a task in the ledger as well: whoever finds it there without a driver
@@ -159,7 +175,7 @@ async def promoted(child: Run, row: InvocationRow) -> BackgroundChild | None:
         LedgerError: it could not be told; the child must be ended, and is found again as the ledger has it.
     """
     tree, before = child.tree, child.branch
-    rows = await tree.services.ledger.tree(child.row.root)
+    rows = await _below(tree.services.ledger, child.row)
     if child.projection.finished is not None:
         return None
     branch = Branch(tree, child.row.run_id)
