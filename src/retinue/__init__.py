@@ -101,7 +101,7 @@ if TYPE_CHECKING:
     from retinue.subagents.declaration import SubAgent
     from retinue.subagents.decorator import subagent
     from retinue.subagents.loading import load_subagents
-    from retinue.subagents.notifications import NotifyNever, NotifyOnFinalState
+    from retinue.subagents.notifications import NotifyByStrategy, NotifyNever, NotifyOnFinalState, TaskEnding
     from retinue.subagents.registry import merge_subagents
     from retinue.subagents.run_config import ClientInheritance, SubAgentRunConfig, SubAgentRunConfigFields
     from retinue.tools.decorator import tool
@@ -204,7 +204,7 @@ _HOMES = {
     "subagents.decorator": ("subagent",),
     "subagents.loading": ("load_subagents",),
     "subagents.registry": ("merge_subagents",),
-    "subagents.notifications": ("NotifyNever", "NotifyOnFinalState"),
+    "subagents.notifications": ("NotifyByStrategy", "NotifyNever", "NotifyOnFinalState", "TaskEnding"),
     "subagents.run_config": ("ClientInheritance", "SubAgentRunConfig", "SubAgentRunConfigFields"),
     "tools.decorator": ("tool",),
     "tools.errors": ("ToolError",),
@@ -249,6 +249,7 @@ __all__ = [  # noqa: RUF022  # in the order of the table above
     "ModelCalledEvent",
     "ModelError",
     "ModelRequest",
+    "NotifyByStrategy",
     "NotifyNever",
     "NotifyOnFinalState",
     "OpenAIChatModel",
@@ -284,6 +285,7 @@ __all__ = [  # noqa: RUF022  # in the order of the table above
     "TaskResult",
     "TextDelta",
     "TextDeltaEvent",
+    "TaskEnding",
     "Thread",
     "ThreadBusy",
     "ThreadGraph",

@@ -163,6 +163,8 @@ class InvocationRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     mode: str = "synchronous"
     task_id: str | None = None
     notify: tuple[str, ...] = ("completed", "failed")
+    strategy: str | None = None
+    """The name of the strategy that decides in the place of `notify`, where the process that ends it has one."""
     reason: str | None = None
     timeout_seconds: float | None = None
     owner: str | None = None

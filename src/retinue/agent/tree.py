@@ -54,6 +54,8 @@ class Services(msgspec.Struct, kw_only=True):
     ends: "set[asyncio.Future[None]]" = msgspec.field(default_factory=set["asyncio.Future[None]"])
     """Who waits for the next end of a task."""
     strays: "set[asyncio.Task[Any]]" = msgspec.field(default_factory=set["asyncio.Task[Any]"])
+    strategies: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
+    """Who decides, by name, whether a parent's model is told of the end of a task (floor 5 asks)."""
     end_child: "EndChild | None" = None
     """How a child whose code is gone is ended from its journal (floor 5 knows)."""
 

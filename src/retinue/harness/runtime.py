@@ -32,6 +32,7 @@ from retinue.ops import DropOwner, PutOwner, RequestCancel
 from retinue.rows import OwnerRow, RunRow, ThreadKey
 from retinue.secrets import Redactor, SecretRef
 from retinue.subagents.delegate import end_child
+from retinue.subagents.notifications import Strategies
 from retinue.tools.errors import is_fault
 from retinue.tools.pool import ToolThreads
 
@@ -57,6 +58,7 @@ class Runtime:
         clock: the machine's own unless a test gives another.
         secrets: values, or references like `SecretRef("env:NAME")`, that are kept out of journals, events, prompts and logs,
             wherever they turn up. The keys of models and `SecretRef`s of a run's context are known by themselves.
+        strategies: who decides, by name, whether a parent's model is told of the end of a task (`NotifyByStrategy`).
 
     Raises:
         ConfigurationError: a secret that is too short to be told apart from ordinary text.
@@ -70,7 +72,9 @@ class Runtime:
         models: Mapping[str, ChatModel | str] | None = None,
         clock: Clock | None = None,
         secrets: Iterable[str | SecretRef] = (),
+        strategies: Strategies | None = None,
     ) -> None:
+        self._strategies: Strategies = dict(strategies or {})
         self._redactor = Redactor()
         for secret in secrets:
             self._redactor.require(secret)
@@ -161,6 +165,7 @@ class Runtime:
             owner_id=self._owner_id,
             threads=ToolThreads(self.limits.tool_threads, clock=self.clock),
             redactor=self._redactor,
+            strategies=self._strategies,
             end_child=end_child,
         )
 

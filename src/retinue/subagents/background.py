@@ -23,6 +23,7 @@ from retinue.rows import InvocationRow, Mail, RunRow
 from retinue.states import InvocationState, RunState
 from retinue.subagents.child import TIME_LIMIT, child_end, lifecycle_event, time_left
 from retinue.subagents.delegation import ChildEnd, Format
+from retinue.subagents.notifications import TaskEnding, is_told
 
 __all__ = ["BackgroundChild", "promoted", "receipt"]
 
@@ -81,6 +82,8 @@ class BackgroundChild:
         run.tree.busy.discard(self.row.child)
         row = self._staged
         ended = child_end(run, row, end)
+        told = self._is_told(ended)
+        self._staged = row = msgspec.structs.replace(row, notify=(ended.state.value,) if told else ())
         self._put(ended.state, ended.reason)
         text, blobs = self._text(ended)
         event = lifecycle_event(run, row, ended)
@@ -93,11 +96,19 @@ class BackgroundChild:
             event=msgspec.Raw(encode(event)),
             text=text,
             blobs=blobs,
-            notify=ended.state.value in row.notify,
+            notify=told,
         )
         now = run.journal.clock.now_ms()
         letter = Mail(mail_id=new_id("mail"), kind=TASK_MAIL, body=msgspec.Raw(msgspec.json.encode(mail)), at=now)
         run.journal.stage_op(PutMail(row.parent, letter))
+
+    def _is_told(self, end: ChildEnd) -> bool:
+        """Whether its parent's model is told of this end (H-13)."""
+        row, services = self._staged, self.run.tree.services
+        assert row.task_id is not None
+        status: Any = end.state.value
+        ending = TaskEnding(task_id=row.task_id, name=row.name, status=status, text=end.text, reason=end.reason)
+        return is_told(row.strategy, services.strategies, ending, row.notify)
 
     def asking(self, request: PermissionRequest) -> None:
         """Stage the mail to its parent that belongs to a question of the child."""

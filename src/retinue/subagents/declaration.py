@@ -39,6 +39,7 @@ from retinue.subagents.choices import (
     SurfaceName,
 )
 from retinue.subagents.fingerprint import digest
+from retinue.subagents.notifications import notified
 from retinue.subagents.run_config import SubAgentRunConfig
 from retinue.tools.harness import ToolHarness
 
@@ -134,6 +135,7 @@ class SubAgent(_Named, frozen=True, kw_only=True):
             checks.tool_surface_name(name)
         checks.check_fork_compaction(name, self.fork_compaction, policy, surface)
         checks.check_model(name, self.model)
+        notified(self.background_notification, f"subagent `{name}`")
         self._set(
             agent_id=agent_id,
             workspace=None if self.workspace is None else Path(self.workspace),

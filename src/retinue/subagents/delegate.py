@@ -158,12 +158,12 @@ async def _make_child(
         started_at=now,
         updated_at=now,
         timeout_seconds=wanted.timeout_seconds,
+        notify=wanted.notify,
+        strategy=wanted.strategy,
         metadata={} if wanted.agent_key is None else {"agentKey": wanted.agent_key},
     )
     if wanted.background:
-        invocation = msgspec.structs.replace(
-            invocation, state=InvocationState.PENDING, mode="background", task_id=new_id("task"), notify=wanted.notify
-        )
+        invocation = msgspec.structs.replace(invocation, state=InvocationState.PENDING, mode="background", task_id=new_id("task"))
     run.journal.stage(
         SubAgentInvocationStartedEvent(
             invocation_id=invocation_id,

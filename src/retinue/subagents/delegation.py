@@ -38,6 +38,7 @@ class Delegation(msgspec.Struct, kw_only=True):
     promote: bool = False
     background: bool = False
     notify: tuple[str, ...] = ("completed", "failed")
+    strategy: str | None = None
     existing: ThreadRow | None = None
     agent_key: str | None = None
     label: str | None = None

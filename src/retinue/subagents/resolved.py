@@ -24,7 +24,7 @@ from retinue.subagents.availability import SubAgentAvailability
 from retinue.subagents.checks import check_fork_compaction, refuse, tool_surface_name
 from retinue.subagents.choices import OnTimeout, SubAgentSurface
 from retinue.subagents.declaration import SubAgent
-from retinue.subagents.notifications import notified
+from retinue.subagents.notifications import notified, strategy_of
 from retinue.subagents.run_config import DEFAULT_ROSTER_FIELDS, DEFAULT_TOOL_FIELDS, SubAgentRunConfigFields
 
 __all__ = [
@@ -99,6 +99,11 @@ class ResolvedDeclaration(msgspec.Struct, frozen=True, kw_only=True):
     def notify(self) -> tuple[str, ...]:
         """The ends of a task that the parent's model is told (H-13)."""
         return notified(self.declaration.background_notification, f"subagent `{self.name}`")
+
+    @property
+    def strategy(self) -> str | None:
+        """The name of the strategy that decides of that, if one does."""
+        return strategy_of(self.declaration.background_notification)
 
     @property
     def inherits_output(self) -> bool:

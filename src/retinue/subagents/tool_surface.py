@@ -159,6 +159,7 @@ class SubAgentTool:
             promote=resolved.on_timeout == "promote",
             background=background,
             notify=resolved.notify,
+            strategy=resolved.strategy,
             budget=resolved.declaration.budget,
         )
         return await delegate(run, ref, call, wanted, _Words())
