@@ -1,7 +1,7 @@
 """An agent that can run: what one run loop needs to know, resolved and immutable."""
 
 from collections.abc import Mapping
-from typing import cast
+from typing import Literal, TypeAlias, cast
 
 import msgspec
 from msgspec.structs import force_setattr, replace
@@ -16,7 +16,10 @@ from retinue.ids import sha256_hex
 from retinue.models.port import ChatModel, Envelope, ToolSpec
 from retinue.secrets import Redactor
 
-__all__ = ["AgentDefinition", "clean_envelope", "envelope_from_blob", "make_envelope"]
+__all__ = ["AgentDefinition", "Deliver", "clean_envelope", "envelope_from_blob", "make_envelope"]
+
+
+Deliver: TypeAlias = Literal["step", "after_turn"]
 
 
 class _Stored(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -84,6 +87,8 @@ class AgentDefinition(msgspec.Struct, frozen=True, kw_only=True):
     hidden: Mapping[str, str] = msgspec.field(default_factory=dict[str, str])
     shares_context: bool = True
     output: OutputType | None = None
+    deliver: Deliver = "step"
+    """When it is told the ends of its tasks (D-20): at its next step, or after the turn of its user."""
     envelope: Envelope = cast("Envelope", None)
     """Made of the others, as its blob is: what is given here does not count."""
     envelope_blob: bytes = b""

@@ -40,7 +40,7 @@ from retinue.agent.projection import OUTPUT_NOTICE, Projection
 from retinue.agent.questions import open_questions, show_request
 from retinue.agent.session_state import SessionState, plain
 from retinue.agent.stopping import Stopping
-from retinue.agent.tasks import take_tasks
+from retinue.agent.tasks import TASK_KINDS, take_tasks
 from retinue.agent.texts import notice
 from retinue.agent.tool_handler import make_context
 from retinue.errors import LedgerConflict, LedgerError
@@ -276,6 +276,8 @@ class Run:
         if self._mail_waits:
             self._mail_waits = False
             self._mail = await letters(self, self._taken)
+            if self.definition.deliver == "after_turn" and self.projection.turns:
+                self._mail = [letter for letter in self._mail if letter.kind not in TASK_KINDS]  # they lie there for its next run
         stop, fault = self.stopping.reason, self.stopping.fault
         unseen = projection.cancel is None or (projection.fault and not fault)
         if stop is not None and unseen and projection.finished is None:

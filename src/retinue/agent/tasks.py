@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from retinue.agent.projection import TASK_NOTICE
-from retinue.agent.task_questions import open_letters, said_of
+from retinue.agent.task_questions import QUESTION_MAIL, open_letters, said_of
 from retinue.agent.texts import notice
 from retinue.damage import UNREADABLE, damaged
 from retinue.errors import LedgerUnavailable
@@ -33,10 +33,12 @@ from retinue.states import InvocationState
 if TYPE_CHECKING:
     from retinue.agent.run import Run
 
-__all__ = ["TASK_MAIL", "TaskMail", "news_for_model", "read_task", "retold", "take_tasks"]
+__all__ = ["TASK_KINDS", "TASK_MAIL", "TaskMail", "news_for_model", "read_task", "retold", "take_tasks"]
 
 TASK_MAIL: Final = "task"
 """The kind of the mail that tells the end of a task."""
+TASK_KINDS: Final = (TASK_MAIL, QUESTION_MAIL)
+"""The mail that tasks send their parent."""
 
 
 class TaskMail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):

@@ -10,7 +10,7 @@ from weakref import WeakSet
 
 from msgspec.structs import replace
 
-from retinue.agent.definition import AgentDefinition
+from retinue.agent.definition import AgentDefinition, Deliver
 from retinue.agent.middleware import Middleware
 from retinue.agent.output import OutputType
 from retinue.agent.tree import Tree
@@ -31,6 +31,7 @@ from retinue.events import Event, PermissionRequest, RunStartedEvent
 from retinue.harness.checks import (
     check_agent_arguments,
     check_answer,
+    check_choice,
     check_context,
     check_input,
     check_kinds,
@@ -93,6 +94,8 @@ class Agent:
         budget: what each of its runs may use, with everything below it (`run(budget=…)` overrides it).
         wake: whether the end of a task in the background wakes its idle thread while the agent is kept open by `async with`;
             otherwise it is told in the thread's next run (D-20).
+        deliver: `step`: ends of tasks are told at the next step of a run that is at work; `after_turn`: when that has ended, in a
+            run of their own (if it is woken) or in the thread's next one (D-20).
         recovery: what becomes of tasks whose process is gone when the agent is opened by `async with`: they are gone on with,
             end failed with reason `executor_lost` (D-19), or are left as they are (`leave`).
         on_exit: what becomes of tasks that have not ended when the agent is closed: they are waited for, left in the ledger to
@@ -129,6 +132,7 @@ class Agent:
         output: Any = None,
         budget: Budget | None = None,
         wake: bool = True,
+        deliver: Deliver = "step",
         recovery: Literal["resume", "fail", "leave"] = "resume",
         on_exit: Literal["wait", "detach", "cancel"] = "wait",
     ) -> None:
@@ -175,8 +179,9 @@ class Agent:
         self._own_runtime = runtime is None
         self._entered = False
         self._wake = wake
-        self._recovery = recovery
-        self._on_exit: Literal["wait", "detach", "cancel"] = on_exit
+        self._deliver: Deliver = check_choice(name, "deliver", deliver, ("step", "after_turn"))
+        self._recovery = check_choice(name, "recovery", recovery, ("resume", "fail", "leave"))
+        self._on_exit: Literal["wait", "detach", "cancel"] = check_choice(name, "on_exit", on_exit, ("wait", "detach", "cancel"))
         self._built = False
         self.diagnostics: tuple[Diagnostic, ...] = ()
         """What is wrong with its declarations and rules, though it can run: found when it is built, and for each run."""
@@ -273,6 +278,7 @@ class Agent:
             reserved=ledger_files(self.runtime.ledger),
             leaf=self._leaf is True or self._disable_subagents,
             output=self._output,
+            deliver=self._deliver,
         )
 
     def _form(self, output: Any) -> OutputType | Unset | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 from retinue.agent.middleware import Middleware, misnamed_point
 from retinue.config import Budget, ChatClientConfig, Limits, PermissionRules, RuntimeContext
@@ -16,6 +16,7 @@ from retinue.subagents.declaration import SubAgent
 __all__ = [
     "check_agent_arguments",
     "check_answer",
+    "check_choice",
     "check_context",
     "check_input",
     "check_kinds",
@@ -23,6 +24,8 @@ __all__ = [
     "check_reason",
     "ledger_files",
 ]
+
+T = TypeVar("T")
 
 
 def check_agent_arguments(name: str, *, model: Any, subagents: Any, permissions: Any) -> None:
@@ -66,6 +69,18 @@ def check_kinds(name: str, *, optional: Mapping[str, Any], required: Mapping[str
         fits, expected = _KINDS[parameter]
         if not fits(value):
             raise _wrong(name, parameter, _kind(value), expected)
+
+
+def check_choice(name: str, parameter: str, value: T, choices: Sequence[str]) -> T:
+    """One of these words.
+
+    Raises:
+        ConfigurationError: `invalid_argument`.
+    """
+    if value not in choices:
+        near = " or ".join(f'"{choice}"' for choice in choices)
+        raise ConfigurationError(f"agent `{name}`: `{parameter}` is {value!r}", code="invalid_argument", remedy=f"give {near}")
+    return value
 
 
 def check_middleware(name: str, middleware: Sequence[Any]) -> None:

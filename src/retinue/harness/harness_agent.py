@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from msgspec.structs import replace
 
-from retinue.agent.definition import AgentDefinition
+from retinue.agent.definition import AgentDefinition, Deliver
 from retinue.agent.middleware import Middleware
 from retinue.config import UNSET, Budget, ChatClientConfig, Limits, PermissionRules, RuntimeContext, Unset
 from retinue.errors import UntrustedWorkspace
@@ -74,6 +74,7 @@ class HarnessAgent(Agent):
         output: Any = None,
         budget: Budget | None = None,
         wake: bool = True,
+        deliver: Deliver = "step",
         recovery: Literal["resume", "fail", "leave"] = "resume",
         on_exit: Literal["wait", "detach", "cancel"] = "wait",
     ) -> None:
@@ -106,6 +107,7 @@ class HarnessAgent(Agent):
             output=output,
             budget=budget,
             wake=wake,
+            deliver=deliver,
             recovery=recovery,
             on_exit=on_exit,
         )

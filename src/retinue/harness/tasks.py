@@ -16,8 +16,7 @@ from retinue.agent.begun import until_done
 from retinue.agent.nobody import nobody
 from retinue.agent.ports import RunEnd
 from retinue.agent.projection import Projection, project
-from retinue.agent.task_questions import QUESTION_MAIL
-from retinue.agent.tasks import TASK_MAIL
+from retinue.agent.tasks import TASK_KINDS
 from retinue.clock import Clock
 from retinue.config import RuntimeContext
 from retinue.errors import ThreadBusy
@@ -214,7 +213,7 @@ async def _woken(agent: "Agent", key: ThreadKey) -> Started:
     row = await ledger.thread(key)
     if row is None or row.depth or row.default_agent_id != agent.name:
         raise Asleep
-    letters = frozenset(letter.mail_id for letter in await ledger.mail(key) if letter.kind in (TASK_MAIL, QUESTION_MAIL))
+    letters = frozenset(letter.mail_id for letter in await ledger.mail(key) if letter.kind in TASK_KINDS)
     wakes = agent._wakes_of.get(key, _NEVER)
     if letters <= wakes.letters:
         raise Asleep  # there are none, or it was woken for them and did not get to take them

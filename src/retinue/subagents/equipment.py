@@ -12,7 +12,7 @@ from typing import Final, Protocol, cast, runtime_checkable
 import msgspec
 from msgspec.structs import replace
 
-from retinue.agent.definition import AgentDefinition
+from retinue.agent.definition import AgentDefinition, Deliver
 from retinue.agent.middleware import Middleware
 from retinue.agent.output import OutputType
 from retinue.agent.ports import CallHandler
@@ -47,7 +47,8 @@ class Equipment(msgspec.Struct, frozen=True, kw_only=True):
     `instructions` are complete but for the roster's section. `inherited` are handlers of the parent's tools, `capabilities`
     what is registered on this agent itself, `builtin` the file tools of its own workspace. `rules` is the chain from the
     root to this agent, `labels` the agent ids the sets belong to. `ceiling` is the smallest on the chain (D-03).
-    `asks_parent`: it has `ask_parent`. `file_tools`: whether it and its children register file tools at all.
+    `deliver`: when it is told ends of its tasks. `asks_parent`: it has `ask_parent`. `file_tools`: whether it and its children
+    register file tools at all.
     `shares_context`: its tools may look up what the root was given as `RuntimeContext.attributes`. `reserved` are the files of
     the ledgers of this tree, which no file tool may touch.
     """
@@ -72,6 +73,7 @@ class Equipment(msgspec.Struct, frozen=True, kw_only=True):
     shares_context: bool = True
     output: OutputType | None = None
     asks_parent: bool = False
+    deliver: Deliver = "step"
     depth: int = 0
     ceiling: int = 3
     leaf: bool = False
@@ -146,6 +148,7 @@ def assemble(equipment: Equipment) -> AgentDefinition:
         hidden=MappingProxyType(hidden),
         shares_context=equipment.shares_context,
         output=equipment.output,
+        deliver=equipment.deliver,
     )
 
 
