@@ -85,14 +85,15 @@ class Node:
 
 @st.composite
 def nodes(draw: st.DrawFn, name: str = "root", depth: int = 0) -> Node:
-    """A tree no deeper than 3, at most 3 calls to a turn. The name says whether a call of the child is asked for (`q…`)."""
+    """A tree no deeper than 3, at most 3 calls to a turn. The name says whether a call of the child is asked for (`q…`), and
+    whether it works in the background (`b…`)."""
     children: list[Node] = []
     turns: list[tuple[str, ...]] = []
     for turn in range(draw(st.integers(1 if depth == 0 else 0, 2))):
         calls: list[str] = []
         for place in range(draw(st.integers(1, 3))):
             if depth < 3 and draw(st.integers(0, 2 + depth)) == 0:
-                letter = draw(st.sampled_from("ccq"))
+                letter = draw(st.sampled_from("ccqbb"))
                 children.append(draw(nodes(f"{letter}{depth}{turn}{place}", depth + 1)))
                 calls.append(children[-1].name)
             else:
@@ -166,7 +167,7 @@ class Process:
             model=ScriptedModel(self.reply),
             runtime=self.runtime,
             tool_harnesses=[harness_of(world.root)],
-            permissions=PermissionRules(allow=["c*"]),
+            permissions=PermissionRules(allow=sorted({f"{node.name[0]}*" for node in world.root.walk()} & {"b*", "c*"})),
         )
         world.processes.append(self)
 
@@ -182,7 +183,7 @@ class Process:
         if request.step <= len(node.turns) and request.tools_allowed:
             names = node.turns[request.step - 1]
             calls = tuple(
-                ToolCall(id=f"call_{place}", name=name, arguments='{"input": "Go."}' if name[0] in "cq" else "{}")
+                ToolCall(id=f"call_{place}", name=name, arguments='{"input": "Go."}' if name[0] in "cqb" else "{}")
                 for place, name in enumerate(names)
             )
             return ModelAnswer(text="", calls=calls, usage=usage, finish_reason="tool_calls")
@@ -221,9 +222,10 @@ class Process:
         with self.world.store.held():
             row = await self.world.store.ledger.run(result.run_id)
             used, _ = await spent(self.world.store.ledger, result.run_id)
+            tasks = await self.world.store.ledger.tasks(limit=1)
         if row is None or row.state.value != result.status or row.reason != result.reason:
             self.world.faults.append(f"the result says {result.status} {result.reason}, the ledger {row}")
-        if used != result.usage:
+        if used != result.usage and not tasks:  # what a task used counts where its end is told, maybe in a later run
             self.world.faults.append(f"the result used {result.usage}, the ledger has {used}")
 
     def run(self, text: str) -> Work:
@@ -234,6 +236,9 @@ class Process:
 
     def answer(self, request: RequestRow, *, allow: bool) -> Work:
         return partial(self.agent.answer, request.request_id, allow=allow)
+
+    def send(self, row: RunRow) -> Work:
+        return partial(self.agent.send, row.run_id, "Hurry.")
 
     def cancel(self, row: RunRow) -> Work:
         """Stop a run; once that has returned, nothing below it starts any more."""
@@ -351,7 +356,13 @@ def harness_of(node: Node) -> ToolHarness:
         made.add_tool(one)
     for child in node.children:
         config = AgentConfig(name=child.name, instructions=f"You are {child.name}.")
-        made.add_subagent(SubAgent.from_config(child.name, child.name, "A child.", config, tool_harnesses=[harness_of(child)]))
+        mode: Literal["background_only", "synchronous_only"] = "background_only" if child.name[0] == "b" else "synchronous_only"
+        harness = harness_of(child)
+        made.add_subagent(
+            SubAgent.from_config(
+                child.name, child.name, "A child.", config, tool_harnesses=[harness], invocation_mode_policy=mode
+            )
+        )
     return made
 
 
@@ -423,8 +434,11 @@ class AgentsUnderRandomActions(RuleBasedStateMachine):
             self.process.start(self.process.resume(row))
 
     async def unfinished(self) -> list[RunRow]:
-        rows = await self.world.store.ledger.runs(states=[RunState.RUNNING, RunState.WAITING], roots_only=True)
-        return list(reversed(rows))
+        """The runs that lead a branch: roots, then tasks."""
+        ledger = self.world.store.ledger
+        rows = await ledger.runs(states=[RunState.RUNNING, RunState.WAITING], roots_only=True)
+        leads = [await ledger.run(task.child_run) for task in await ledger.tasks(unfinished=True)]
+        return [*reversed(rows), *(lead for lead in leads if lead is not None and not lead.state.terminal)]
 
     async def opened(self) -> list[RequestRow]:
         return await self.world.store.ledger.requests(state=RequestState.OPEN)
@@ -455,6 +469,13 @@ class AgentsUnderRandomActions(RuleBasedStateMachine):
         runs = self.do(self.world.store.ledger.runs())
         if runs:
             self.act(self.process.cancel(runs[which % len(runs)]), rounds)
+
+    @rule(which=st.integers(0, 9), rounds=st.integers(0, 9))
+    def send(self, which: int, rounds: int) -> None:
+        self.revived()
+        runs = self.do(self.unfinished())
+        if runs:
+            self.act(self.process.send(runs[which % len(runs)]), rounds)
 
     @rule()
     def crash(self) -> None:
