@@ -58,3 +58,7 @@ def test_a_long_line_in_many_pieces_is_joined_once() -> None:
         events.feed(b"x" * 10)
     assert len(events._rest) <= 6
     assert events.feed(b"\n\ndata: y\n\n") == [b"x" * 100_000, b"y"]
+    for _ in range(10_000):
+        events.feed(b"data: x\n")
+    assert len(events._rest) <= 6
+    assert events.feed(b"\n") == [b"\n".join([b"x"] * 10_000)]

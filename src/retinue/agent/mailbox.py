@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["letters"]
 
-MOST_TASKS: Final = 1_000
+MOST_TASKS: Final = 100_000
 
 _log: Final = logging.getLogger("retinue")
 

@@ -23,7 +23,7 @@ class EventStream:
     def __init__(self) -> None:
         self._rest = b""
         self._pieces: list[bytes] = []
-        """What has come of a line since, not joined yet: a long line in many pieces is joined once."""
+        """What has come of an event since, not joined yet: a long one in many pieces is joined once."""
         self._size = 0
         self._after_cr = False
 
@@ -35,9 +35,11 @@ class EventStream:
         """
         if self._after_cr or b"\r" in piece:
             piece = self._without_cr(piece)
-        if b"\n" not in piece:
-            self._pieces.append(piece)
-            self._size += len(piece)
+        before = self._pieces[-1] if self._pieces else self._rest
+        if b"\n\n" not in piece and not (piece.startswith(b"\n") and before.endswith(b"\n")):
+            if piece:
+                self._pieces.append(piece)
+                self._size += len(piece)
             if self._size + len(self._rest) > MAX_EVENT:
                 raise EndlessEvent(f"an event of the stream is longer than {MAX_EVENT:,} bytes")
             return []
