@@ -15,6 +15,8 @@ from retinue.models.wire import CALLS_NOTE, REASONING_NOTE
 
 __all__ = ["MAX_ARGUMENTS", "Assembler", "BadStream", "EndlessAnswer"]
 
+MOST_TOKENS: Final = 10**12
+"""More than that in one call is no count."""
 MAX_ARGUMENTS: Final = 16_000_000
 """Characters of the arguments of all calls in one answer: more is a model that comes to no end."""
 
@@ -382,4 +384,4 @@ def _usage(wire: dict[str, Any]) -> Usage:
 
 
 def _count(value: Any) -> int:
-    return value if isinstance(value, int) and value > 0 else 0
+    return value if isinstance(value, int) and 0 < value <= MOST_TOKENS else 0
