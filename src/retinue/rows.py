@@ -120,6 +120,8 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rena
     """Whether the end of a task began it, and nobody waits for it: whoever starts next goes on with it, as with a task."""
     allowances: tuple[Allowance, ...] = ()
     """What limits it: of itself and of the runs above it, the root's first."""
+    spends_with: str | None = None
+    """The tree whose budget it is under as well, for it was woken by one of its tasks; and so is what is below it."""
     active_seconds: float | None = None
     """How long it may be at work, all attempts together."""
 
@@ -127,6 +129,11 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rena
     def root(self) -> str:
         """The run id of the tree's root."""
         return self.lineage[0]
+
+    @property
+    def spend_root(self) -> str:
+        """The tree in which it counts what it has used."""
+        return self.spends_with or self.lineage[0]
 
     @property
     def lead(self) -> str:

@@ -310,3 +310,24 @@ def test_what_is_left_is_never_less_than_nothing(spent: list[tuple[int, int, int
     found = left(allowance_of("r", Budget(tokens=limit)), rows)
     assert found.tokens == max(limit - sum(row.tokens for row in rows), 0)
     assert (found.requests, found.cost) == (None, None)
+
+
+@pytest.mark.contract("D-30")
+async def test_what_the_end_of_a_task_wakes_is_under_the_same_budget(store: Ledger) -> None:
+    """Otherwise a run whose budget is used up would go on in the runs that its tasks wake."""
+    spawn = ("agent_spawn", {"agent_id": "kid", "task": "x", "timeout_seconds": 0})
+
+    def answer(request: ModelRequest) -> Any:
+        return calls(spawn) if request.agent_id == "root" and request.step == 1 else "done"
+
+    model = RecordingModel(answer)
+    kid = SubAgent("kid", "Helps.", instructions="Help.")
+    async with Runtime(ledger=store) as runtime:
+        async with Agent("root", model=model, subagents=[kid], runtime=runtime) as agent:  # it would give tasks for ever
+            result = await agent.run("go", budget=Budget(requests=10))
+        assert len(model.asked("root")) + len(model.asked("kid")) == 10
+        assert sum(row.requests for row in await runtime.ledger.spends(result.run_id)) == 10
+        woken = [row for row in await runtime.ledger.runs(roots_only=True) if row.woken]
+        assert {(row.state.value, row.reason) for row in woken[:1]} == {("failed", "limit:requests")}
+        for row in await runtime.ledger.runs(roots_only=True):
+            assert await audit(runtime.ledger, row.run_id) == []

@@ -101,7 +101,7 @@ async def set_aside(run: "Run", request: ModelRequest) -> None:
         async with tree.spending:
             run.journal.stage_op(PutSpend(_row(run, wanted)))
             await run.journal.flush()
-            short = await _short(run, await ledger.spends(run.row.root), wanted)
+            short = await _short(run, await ledger.spends(run.row.spend_root), wanted)
             if short is None:
                 return
             run.journal.stage_op(PutSpend(_row(run, Amount())))
@@ -160,8 +160,8 @@ def _row(run: "Run", held: Amount) -> SpendRow:
     usage, row = run.projection.own_usage, run.row
     return SpendRow(
         run_id=row.run_id,
-        root=row.root,
-        lineage=row.lineage,
+        root=row.spend_root,
+        lineage=row.lineage if row.spends_with is None else (row.spends_with, *row.lineage),
         tokens=usage.input_tokens + usage.output_tokens,
         requests=usage.calls,
         cost=run.projection.own_cost,
@@ -209,9 +209,9 @@ def _priced(run: "Run", request: ModelRequest, usage: Usage) -> Decimal:
 def _limit(run: "Run", allowance: Allowance, name: Name) -> ModelError:
     model = run.definition.model
     own = allowance.run_id == run.row.run_id
-    whose = "of this run" if own else "of the whole tree" if allowance.run_id == run.row.root else "of a run above it"
+    whose = "of this run" if own else "of the whole tree" if allowance.run_id == run.row.spend_root else "of a run above it"
     limit = getattr(allowance, name)
-    amount = f"{limit} US dollars" if name == "cost" else f"{limit:,} {name}"
+    amount = f"{limit} US dollars" if name == "cost" else f"{limit:,} {name if limit > 1 else name.removesuffix('s')}"
     return ModelError(
         f"the budget {whose} is used up: what is left of {amount} is too little for another call; not asked",
         provider=model.provider,

@@ -5,6 +5,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from retinue.agent.branch import Branch
 from retinue.agent.budget import Left, active_seconds, allowance_of, left
 from retinue.agent.conflicts import still_ours
@@ -15,10 +17,11 @@ from retinue.agent.projection import Projection, project
 from retinue.agent.recovery import recover
 from retinue.agent.run import Run
 from retinue.agent.start import stage_run
-from retinue.agent.tasks import news_for_model
+from retinue.agent.tasks import TASK_KINDS, news_for_model
 from retinue.agent.tree import Tree
 from retinue.agent.viewer import Viewer
 from retinue.config import UNSET, Budget, RuntimeContext, Unset
+from retinue.damage import UNREADABLE
 from retinue.errors import ThreadBusy
 from retinue.events import PermissionRequest
 from retinue.harness.requests import ask_callback, request_view
@@ -155,7 +158,7 @@ class Started:
         allowance = next((one for one in row.allowances if one.run_id == row.run_id), None)
         if allowance is None:
             return None
-        return left(allowance, await self._agent.runtime.ledger.spends(row.root))
+        return left(allowance, await self._agent.runtime.ledger.spends(row.spend_root))
 
     async def _tasks(self) -> "tuple[Task, ...]":
         """The tasks that were given in this tree, the oldest first (H-12)."""
@@ -256,6 +259,7 @@ async def begin(
     if given is not None:
         agent._wakes_of.pop(key, None)
     budget = agent._budget if isinstance(budget, Unset) else budget
+    above = await _woken_under(runtime.ledger, key) if given is None else None
     run_id = new_id("run")
     run_row = RunRow(
         run_id=run_id,
@@ -273,7 +277,11 @@ async def begin(
         workspace=definition.workspace,
         model=definition.model_reference,
         woken=given is None,
-        allowances=() if budget is None or not budget.limits_calls else (allowance_of(run_id, budget),),
+        allowances=(
+            *(() if above is None else above.allowances[:1]),
+            *(() if budget is None or not budget.limits_calls else (allowance_of(run_id, budget),)),
+        ),
+        spends_with=None if above is None else above.spend_root,
         active_seconds=None if budget is None else budget.seconds,
     )
     tree = _tree(agent, run_id, key, context, viewer, children=0)
@@ -289,6 +297,27 @@ async def begin(
     runtime._trees[run_id] = tree
     tree.runs[run_id] = run
     return Started(agent, branch, run, context, created or row)
+
+
+async def _woken_under(ledger: Ledger, key: ThreadKey) -> RunRow | None:
+    """The root of the tree whose task wakes the thread, if that is under a budget: what it wakes is so too (M13)."""
+    for letter in await ledger.mail(key):
+        if letter.kind in TASK_KINDS:
+            try:
+                sender = msgspec.json.decode(letter.body, type=_Sender)
+            except UNREADABLE:
+                continue  # the run says so when it takes it out
+            task = await ledger.task(sender.task_id)
+            root = None if task is None else await ledger.run(task.root_run)
+            if root is not None and root.allowances:
+                return root
+    return None
+
+
+class _Sender(msgspec.Struct, rename="camel"):
+    """What a letter of a task says of it."""
+
+    task_id: str
 
 
 def _launch(agent: "Agent", context: RuntimeContext | None, task: BackgroundChild, drive: "asyncio.Task[RunEnd] | None") -> None:

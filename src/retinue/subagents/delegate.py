@@ -103,6 +103,7 @@ async def _make_child(
         model=definition.model_reference,
         branch=child_run if wanted.background else parent.branch,
         allowances=parent.allowances,
+        spends_with=parent.spends_with,
     )
     if (budget := wanted.budget) is not None:
         own = (allowance_of(child_run, budget),) if budget.limits_calls else ()
