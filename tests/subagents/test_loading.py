@@ -42,7 +42,7 @@ def write(folder: Path, **files: str) -> LoadReport:
 def test_a_whole_file() -> None:
     declaration = parse(
         "---\ndescription: Code review expert\nmodel: openai:gpt-4o-mini\nmaxIters: 8\n"
-        "tools: [read_file, grep_files]\ntemperature: 0.5\ntop_p: 0.9\nmode: subagent\nhidden: true\n"
+        "tools: [read_file, grep_files]\ntemperature: 0.5\ntop_p: 0.9\nmode: subagent\nhidden: true\naskParent: yes\n"
         "skills: review, style\ndisallowedTools: execute\nbuiltinTools: named\n---\n\nYou review.\n"
     )
     assert (declaration.id, declaration.name, declaration.source) == ("reviewer", "reviewer", "file")
@@ -51,6 +51,7 @@ def test_a_whole_file() -> None:
     assert declaration.tools == ("read_file", "grep_files")
     assert (declaration.chat.temperature, declaration.chat.top_p) == (0.5, 0.9)
     assert (declaration.mode, declaration.hidden, declaration.skills) == ("subagent", True, ("review", "style"))
+    assert declaration.ask_parent is True
     assert (declaration.disallowed_tools, declaration.builtin_tools) == (("execute",), "named")
     assert (declaration.surface, declaration.leaf) == ("roster", UNSET)
     assert declaration.origin.path == Path("subagents/reviewer.md")

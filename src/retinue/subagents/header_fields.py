@@ -28,6 +28,7 @@ KEYS: Final = (
     "top_p",
     "mode",
     "hidden",
+    "askParent",
     "skills",
     "disallowedTools",
     "builtinTools",

@@ -129,7 +129,8 @@ def _declaration(reader: "HeaderReader", body: str, path: Path) -> SubAgent | No
     model = reader.text("model", strict=True)
     chat = ChatClientConfig(temperature=reader.number("temperature", 0, 2), top_p=reader.number("top_p", 0, 1))
     builtin = _builtin_tools(reader)
-    hidden, selection, title = reader.flag("hidden"), reader.selection_mode(), reader.text("name")
+    hidden, asks = reader.flag("hidden"), reader.flag("askParent")
+    selection, title = reader.selection_mode(), reader.text("name")
     reader.tell_extras()
     if reader.refused or description is None:
         return None
@@ -148,6 +149,7 @@ def _declaration(reader: "HeaderReader", body: str, path: Path) -> SubAgent | No
             skills=skills or (),
             chat=chat,
             hidden=hidden,
+            ask_parent=asks,
             mode=selection,
             surface="roster",
             origin=Origin(kind="file", path=path, title=title, extras=MappingProxyType(reader.extras)),
