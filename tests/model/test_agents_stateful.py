@@ -15,6 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, TypeVar
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
@@ -565,3 +566,18 @@ class TestAgentsInMemory(AgentsUnderRandomActions.TestCase):
 
 class TestAgentsOnSqlite(AgentsOnSqlite.TestCase):
     pass
+
+
+@pytest.mark.contract("D-07")
+@pytest.mark.parametrize(("seed", "rounds"), [(17_403, 22), (17_406, 28)])
+def test_a_child_that_is_about_to_be_found_again_is_stopped(seed: int, rounds: int) -> None:
+    """A story that was found at random: a child is cancelled while the run above it is resumed, and has not come to it yet."""
+    child = Node("c001", (("fail",), ("look", "post")), "empty")
+    story = AgentsUnderRandomActions()
+    try:
+        story.begin(limit=16, root=Node("root", (("look", "c001"),), "text", (child,)), seed=seed)
+        story.go_on(rounds=rounds)
+        story.crash()
+        story.cancel(rounds=8, which=0)
+    finally:
+        story.teardown()

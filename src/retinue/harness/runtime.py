@@ -261,6 +261,7 @@ class Runtime:
         tree = self._trees.get(root_run)  # it may have ended meanwhile
         if tree is None:
             return False
+        tree.stops.setdefault(target, reason)  # also of a child that is about to be found again, and not driven yet
         self._asked_to_stop(target, reason)
         if target not in tree.runs and (row := await self.ledger.run(target)) is not None:
             tree.look_again(row.invocations)  # it may wait for a person, and those above for it
